@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -36,9 +37,9 @@ APPLY_SET = "of-this-test"
 
 
 class Echo:
-    """An HTTP service that echoes requests: `/sleep/0.5` is slow, `/status/503` fails."""
+    """An HTTP service that echoes requests: `/sleep/0.5` is slow, `/status/503` fails; with `tls`, HTTPS."""
 
-    def __init__(self, port: int = 0, **about: str) -> None:
+    def __init__(self, port: int = 0, *, tls: ssl.SSLContext | None = None, **about: str) -> None:
         self.about = about
         self.seen: list[dict[str, Any]] = []
         echo = self
@@ -87,6 +88,8 @@ class Echo:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
@@ -350,6 +353,34 @@ class LiveMesh:
         if wait:
             sidecar.wait_for_output("is ready")
         return sidecar
+
+    def egress(
+        self, name: str = "egress-1", *, port: int = 0, flags: Sequence[str] = (), wait: bool = True
+    ) -> Sidecar:
+        """Start a zone egress."""
+        answer = self.request("POST", "/tokens/zone", {"zone": "default", "scope": ["egress"]})
+        assert answer.status == 200, answer.text
+        workdir = self.directory / f"w{next(self._numbers)}"
+        workdir.mkdir(mode=0o700)
+        token_file = workdir / "token"
+        token_file.touch(0o600)
+        token_file.write_text(answer.text)
+        inbound = port or free_port()
+        command = [
+            *(KOGUMA, "dp", "run", "--proxy-type", "egress", "--name", name, "--port", str(inbound)),
+            *("--workdir", str(workdir), "--cp-address", f"https://127.0.0.1:{self.dp}"),
+            *("--dataplane-token-file", str(token_file), "--access-log-dir", tempfile.gettempdir()),
+            *("--concurrency", "1", "--drain-time", "2s", "--log-format", "json"),
+            *flags,
+        ]
+        egress = Sidecar(
+            name, command, self.directory / f"{name}-{next(self._numbers)}.log", self.environment
+        )
+        egress.workdir, egress.service, egress.inbound, egress.outbounds = workdir, None, inbound, {}
+        self._sidecars.append(egress)
+        if wait:
+            egress.wait_for_output("is ready")
+        return egress
 
     def proxies(self) -> dict[str, Any]:
         """The sync state of the proxies, by name."""

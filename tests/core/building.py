@@ -64,7 +64,9 @@ def database(
 
 
 def proxies(db: Db) -> tuple[Key, ...]:
-    return world.BY_KIND_EVERYWHERE.keys(db, "Dataplane")
+    return tuple(
+        key for kind in ("Dataplane", "ZoneEgress") for key in world.BY_KIND_EVERYWHERE.keys(db, kind)
+    )
 
 
 def proxy(db: Db, name: str) -> Key:

@@ -16,7 +16,7 @@ from koguma.core.build import network
 from koguma.core.inbound import Client, InboundRule
 from koguma.core.incremental import Db
 from koguma.core.items import Entries
-from koguma.core.lint import external_plugins
+from koguma.core.lint import egresses, external_plugins
 from koguma.core.meta import kri
 from koguma.core.provenance import ShownConf, Viewer
 from koguma.core.rules import PortRules, ProxyClass
@@ -53,6 +53,7 @@ def layout(db: Db, key: Key) -> Json:
     outbounds = [_outbound(db, port) for port in ports]
     warnings = [problem.text for problem in problems.of_object(db, key)]
     warnings += _unbuilt(db, ports)
+    warnings += egresses.in_zone(db, key.mesh, key.zone)
     return {
         "kri": kri(db, key),
         "labels": dict(proxy.labels),

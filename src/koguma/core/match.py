@@ -22,6 +22,7 @@ from koguma.model.resource import Key
 from koguma.model.schema import Json
 
 ROUTE_KINDS: Final = target_ref.ROUTES
+EGRESS: Final = "ZoneEgress"  # the type of proxy that is no Dataplane
 
 
 class Selector(msgspec.Struct, frozen=True):
@@ -194,11 +195,11 @@ def traits(db: Db, key: Key) -> Traits | None:
         origin=proxy.origin,
         namespace=key.namespace,
         name=key.name if key.name in mentions.names else "",
-        labels=_some(proxy.labels, mentions.labels),
+        labels=some(proxy.labels, mentions.labels),
         inbounds=tuple(
-            (section, _visible_tags(proxy, own, mentions)) for section, own in _inbounds(db, proxy, gateway)
+            (section, visible_tags(proxy, own, mentions)) for section, own in _inbounds(db, proxy, gateway)
         ),
-        gateway_tags=_visible_tags(proxy, proxy.gateway_tags, mentions),
+        gateway_tags=visible_tags(proxy, proxy.gateway_tags, mentions),
     )
 
 
@@ -223,13 +224,14 @@ def listeners(db: Db, gateway: Key) -> tuple[tuple[str, Pairs], ...]:
     )
 
 
-def _some(values: Pairs, keys: frozenset[str]) -> Pairs:
+def some(values: Pairs, keys: frozenset[str]) -> Pairs:
+    """Those pairs whose keys are asked for."""
     return tuple(pair for pair in values if pair[0] in keys)
 
 
-def _visible_tags(proxy: Proxy, own: Pairs, mentions: Mentioned) -> Pairs:
+def visible_tags(proxy: Proxy, own: Pairs, mentions: Mentioned) -> Pairs:
     """An inbound's tags; those that it lacks come from its proxy's labels, such as zone and namespace."""
-    return _some(pairs({**dict(proxy.labels), **dict(own)}), mentions.tags)
+    return some(pairs({**dict(proxy.labels), **dict(own)}), mentions.tags)
 
 
 @question
@@ -308,7 +310,8 @@ def _sections(traits: Traits) -> tuple[str, ...]:
 
 
 def _by_dataplane(selector: Selector, traits: Traits) -> Iterable[str] | None:
-    if traits.is_builtin:
+    # A zone egress has no Dataplane; it is selected only where its own labels are named.
+    if traits.is_builtin or (traits.type == EGRESS and not selector.labels):
         return None
     if selector.name and (
         traits.name != selector.name or (selector.namespace and traits.namespace != selector.namespace)

@@ -20,6 +20,7 @@ from koguma.core import match, world
 from koguma.core.incremental import Db
 from koguma.core.lint import (
     effects,
+    egresses,
     external_addresses,
     external_plugins,
     overlaps,
@@ -105,13 +106,19 @@ def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
         return _sorted((*effects.advice(db, key), *shared_hostnames.of_generator(db, key)))
     conflicts = _of_destination(db, key) if key.kind in world.DESTINATION_KINDS else ()
     external = _of_external_service(db, key) if key.kind == "MeshExternalService" else ()
-    denied = permissions.none_allows(db, key.name) if key.kind == "Mesh" else ()
-    return _sorted((*effects.advice(db, key), *conflicts, *external, *denied))
+    of_mesh = _of_mesh_itself(db, key.name) if key.kind == "Mesh" else ()
+    return _sorted((*effects.advice(db, key), *conflicts, *external, *of_mesh))
+
+
+def _of_mesh_itself(db: Db, mesh: str) -> Iterator[Problem]:
+    yield from permissions.none_allows(db, mesh)
+    yield from egresses.of_mesh(db, mesh)
 
 
 def _of_external_service(db: Db, key: Key) -> Iterator[Problem]:
     yield from external_addresses.shared(db, key)
     yield from external_plugins.missing(db, key)
+    yield from egresses.of_service(db, key)
 
 
 def _of_destination(db: Db, key: Key) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ only; a control plane that restarts makes new ones. Not thread-safe: everything 
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final
@@ -41,6 +41,7 @@ class Certificates:
         self._state = state
         self._clock = clock
         self._meshes: dict[str, _MeshCas] = {}
+        self._meshes_of: dict[Key, tuple[str, ...]] = {}  # in which a zone proxy has a certificate
 
     def of(self, key: Key, uris: tuple[str, ...]) -> SdsSecrets | None:
         """What the proxy that these URIs name is to have now; None where its mesh has mTLS off.
@@ -50,14 +51,37 @@ class Certificates:
         now = self._clock()
         return self._updated(key.mesh, now).secrets(key, uris, now)
 
+    def of_zone_proxy(self, key: Key, identities: Iterable[tuple[str, tuple[str, ...]]]) -> list[SdsSecret]:
+        """What a zone proxy is to have now: a certificate with its URIs in each mesh, and the CAs of that."""
+        now, uris_by_mesh = self._clock(), dict(identities)
+        left = set(self._meshes_of.get(key, ())) - uris_by_mesh.keys()
+        for mesh in sorted(left):
+            self._forget_in(key, mesh)
+        self._meshes_of[key] = tuple(uris_by_mesh)
+        found = (self._updated(mesh, now).secrets(key, uris, now) for mesh, uris in uris_by_mesh.items())
+        return [secret for secrets in found if secrets for secret in secrets]
+
     def acked(self, key: Key, secret_name: str, version: str) -> bool:
         """A proxy has acknowledged a secret; returns whether others have `changed` because of it."""
-        mesh = self._meshes.get(key.mesh)
-        return mesh is not None and mesh.acked(key, secret_name, version) and self._rotated(mesh)
+        rotated = [
+            mesh.acked(key, secret_name, version) and self._rotated(mesh)
+            for name in self._meshes_with(key)
+            if (mesh := self._meshes.get(name)) is not None
+        ]
+        return any(rotated)
 
     def forget(self, key: Key) -> bool:
         """A proxy has disconnected; returns whether others have `changed` because of it."""
-        mesh = self._meshes.get(key.mesh)
+        rotated = [self._forget_in(key, mesh) for mesh in self._meshes_with(key)]
+        self._meshes_of.pop(key, None)
+        return any(rotated)
+
+    def _meshes_with(self, key: Key) -> tuple[str, ...]:
+        """The meshes in which a proxy has a certificate."""
+        return (key.mesh,) if key.mesh else self._meshes_of.get(key, ())
+
+    def _forget_in(self, key: Key, name: str) -> bool:
+        mesh = self._meshes.get(name)
         if mesh is None or not mesh.remove(key):
             return False
         rotated = self._rotated(mesh)

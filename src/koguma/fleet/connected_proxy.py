@@ -68,6 +68,7 @@ class ConnectedProxy:
         "build_failure",
         "connected_at",
         "envoy",
+        "identities",
         "identity_tags",
         "key",
         "node",
@@ -101,6 +102,7 @@ class ConnectedProxy:
         self.connected_at = events.clock()
         self.snapshot: Snapshot | None = None  # as compiled, without secrets
         self.spiffe_ids: tuple[str, ...] = ()
+        self.identities: tuple[tuple[str, tuple[str, ...]], ...] = ()  # of a zone proxy, by mesh
         self.build_failure: Failure | None = None  # why there is no newer configuration at all
         self.status = ProxyStatus("connecting", 0, 0)
         self.behind_since: datetime | None = self.connected_at

@@ -89,7 +89,11 @@ class Offers:
 
     def _secrets(self, proxy: ConnectedProxy) -> Bundle:
         """The keys and certificates of a proxy; the same bundle object where nothing changed."""
-        secrets = self._certificates.of(proxy.key, proxy.spiffe_ids)
+        secrets: Iterable[SdsSecret] | None
+        if proxy.key.mesh:
+            secrets = self._certificates.of(proxy.key, proxy.spiffe_ids)
+        else:
+            secrets = self._certificates.of_zone_proxy(proxy.key, proxy.identities)
         if not secrets:
             return _NO_SECRETS
         new = bundle(self._secret(secret, proxy.offered) for secret in secrets)

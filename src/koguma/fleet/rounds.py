@@ -216,6 +216,7 @@ class PushRounds:
                         connection.build_failure = Failure("proxy", key.name, text, str(key))
                 case CompiledProxy() if connection is not None:
                     connection.snapshot, connection.spiffe_ids = result.snapshot, result.spiffe_ids
+                    connection.identities = result.identities
                     connection.build_failure = None if result.snapshot is not None else _unread(connection)
 
     def _report(self, key: Key, error: Exception) -> None:

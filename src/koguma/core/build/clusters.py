@@ -4,12 +4,22 @@ A cluster is named by its destination's KRI. A subset of its endpoints is no clu
 selects it, so that a service has one name in all metrics.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from koguma.core import items, world
-from koguma.core.build import encoding, endpoints, external, hooks, locality, overlay_merge, overlays, tls
+from koguma.core.build import (
+    encoding,
+    endpoints,
+    external,
+    hooks,
+    locality,
+    overlay_merge,
+    overlays,
+    tls,
+    zone_egress,
+)
 from koguma.core.build.overlays import MergedConfs, PolicyOverlays
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
@@ -19,8 +29,13 @@ from koguma.envoy import proto_json
 from koguma.envoy.external import HTTP_OPTIONS
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, Bundle, Failure, XdsResource
-from koguma.model.overlay import MachineAccess, OverlayContext
+from koguma.model.overlay import MachineAccess, Overlay, OverlayContext
 from koguma.model.resource import Key
+
+NO_SERVER_NAME: Final = (
+    "a zone egress finds it by its name as a part of a server name, so that must be one DNS label: at most 63"
+    " lower-case letters, digits and hyphens, without a dot; rename it"
+)
 
 
 class ClientContext(msgspec.Struct, frozen=True, cache_hash=True):
@@ -33,6 +48,7 @@ class ClientContext(msgspec.Struct, frozen=True, cache_hash=True):
     log_pipe: str = ""
     service: str = ""  # empty where no policy of its class reads it, so that proxies of all services share
     machine: MachineAccess = MachineAccess()
+    is_egress: bool = False  # it is a zone egress, from which calls leave the mesh
 
     def where(self, protocol: str, name: str) -> OverlayContext:
         """What the hooks of policies get to know about a port that is called."""
@@ -65,7 +81,8 @@ def cluster(db: Db, spec: ClusterSpec) -> tuple[XdsResource | Failure, ...]:
     if port is None or not name:
         return ()
     if spec.destination.kind == "MeshExternalService":
-        return _external(db, spec, name)
+        through_egress = not spec.client.is_egress and zone_egress.carries(db, spec.destination)
+        return _through_egress(db, spec, name) if through_egress else _external(db, spec, name)
     skeleton = {"cluster": _skeleton(name, spec.subsets), "http_options": _HTTP2}
     parts = overlay_merge.with_overlays(skeleton, spec.overlays.overlays)
     if spec.overlays.locality is not None and spec.overlays.locality.affinity_tags:
@@ -99,8 +116,10 @@ def load_assignments(
     db: Db, destination: Key, section: str, entries: ByKind
 ) -> tuple[LoadAssignmentSpec, ...]:
     """The port itself if its endpoints are sent apart from its cluster (EDS), or nothing."""
-    if destination.kind == "MeshExternalService" or not encoding.kri(db, destination, section):
+    if not encoding.kri(db, destination, section):
         return ()
+    if destination.kind == "MeshExternalService":
+        return (LoadAssignmentSpec(destination, section),) if zone_egress.carries(db, destination) else ()
     return (LoadAssignmentSpec(destination, section, hooks.on_endpoints(db, entries)),)
 
 
@@ -116,7 +135,12 @@ def assignment(db: Db, spec: LoadAssignmentSpec, zone: str, affinity: Pairs) -> 
     name = encoding.kri(db, spec.destination, spec.section)
     # A failure of the hook is reported with the cluster.
     preference, _ = hooks.locality(db, ((kind, items.conf(db, entries)) for kind, entries in spec.entries))
-    of_port = endpoints.of(db, spec.destination, spec.section)
+    is_external = spec.destination.kind == "MeshExternalService"
+    of_port = (
+        zone_egress.endpoints_in(db, zone)
+        if is_external
+        else endpoints.of(db, spec.destination, spec.section)
+    )
     data = locality.assignment(name, of_port, zone, affinity, preference)
     return encoding.encoded(db, ENDPOINTS, name, data, origin=str(spec.destination))
 
@@ -160,8 +184,13 @@ def _transport(db: Db, spec: ClusterSpec) -> Data | None:
     mtls = tls.mtls(db, spec.client.mesh)
     if mtls is None or (mtls.is_permissive and not _is_ready(db, spec.destination)):
         return None
+    return _mtls(db, spec, endpoints.identities(db, spec.destination))
+
+
+def _mtls(db: Db, spec: ClusterSpec, identities: tuple[str, ...]) -> Data:
+    """The transport socket with which a proxy calls proxies of these identities."""
     sni = tls.server_name(db, spec.destination, spec.section)
-    context = tls.upstream(spec.client.mesh, endpoints.identities(db, spec.destination), sni)
+    context = tls.upstream(spec.client.mesh, identities, sni)
     where = OverlayContext("tcp", spec.client.mesh, spec.client.zone)
     for part in overlays.of_both_ends(db, spec.client.both_ends, where).part("upstream_tls"):
         context = overlay_merge.merged(context, part)
@@ -183,6 +212,50 @@ def _cluster_data(parts: overlay_merge.Parts, *, is_http: bool, transport: Data 
     if transport is not None:
         cluster["transport_socket"] = transport
     return cluster
+
+
+# What policies say about the endpoints of an external service acts where these are called: on the egress.
+# There it also balances the load; to eject an egress would take everything away that is called through it.
+_OF_ENDPOINTS: Final = frozenset(
+    {
+        "common_lb_config",
+        "health_checks",
+        "ignore_health_on_host_removal",
+        "lb_policy",
+        "least_request_lb_config",
+        "load_balancing_policy",
+        "maglev_lb_config",
+        "outlier_detection",
+        "ring_hash_lb_config",
+        "round_robin_lb_config",
+    }
+)
+
+
+def _through_egress(db: Db, spec: ClusterSpec, name: str) -> tuple[XdsResource | Failure, ...]:
+    """The cluster of an external service whose calls leave through a zone egress."""
+    problem = external.problem(db, spec.destination, spec.section)
+    if not problem and not tls.server_name(db, spec.destination, spec.section):
+        problem = NO_SERVER_NAME
+    if problem:
+        return (Failure(CLUSTER, name, problem, str(spec.destination)),)
+    skeleton = {"cluster": _skeleton(name, ()), "http_options": _HTTP2}
+    parts = overlay_merge.with_overlays(skeleton, map(_of_client, spec.overlays.overlays))
+    port = world.port(db, spec.destination, spec.section)
+    is_http = port is not None and port.protocol in world.HTTP_PROTOCOLS
+    transport = _mtls(db, spec, (zone_egress.identity(spec.client.mesh),))
+    needs = ((ENDPOINTS, name), *tls.secrets(spec.client.mesh))
+    data = _cluster_data(parts, is_http=is_http, transport=transport)
+    resource = encoding.encoded(db, CLUSTER, name, data, needs, str(spec.destination))
+    return resource, *spec.overlays.failures
+
+
+def _of_client(overlay: Overlay) -> Overlay:
+    """What of an overlay acts on the way to an egress, and not behind it."""
+    cluster = {
+        field: value for field, value in (overlay.get("cluster") or {}).items() if field not in _OF_ENDPOINTS
+    }
+    return {**overlay, "cluster": cluster} if "cluster" in overlay else overlay
 
 
 def _external(db: Db, spec: ClusterSpec, name: str) -> tuple[XdsResource | Failure, ...]:

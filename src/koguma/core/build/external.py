@@ -137,6 +137,13 @@ def is_passthrough(db: Db, service: Key) -> bool:
     return resource is not None and _destination(resource.spec).type == "Passthrough"
 
 
+@question
+def problem(db: Db, service: Key, section: str) -> str:
+    """Why a port of a MeshExternalService cannot be called; apart, since its endpoints change more often."""
+    outside = of(db, service, section)
+    return outside.problem if outside else "it has no such port"
+
+
 def _destination(spec: Json) -> _ExternalDestination:
     fields = spec.get("destination")
     if fields is not None:

@@ -36,9 +36,6 @@ from koguma.model.overlay import OverlayContext
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
-# A client that sends the headers of a request very slowly would hold a connection for as long as it likes
-# (slowloris). A MeshTimeout may set another value.
-_HEADERS_TIMEOUT = "10s"
 _HTTP1: Data = {"explicit_http_config": {"http_protocol_options": {}}}
 _HTTP2: Data = {"explicit_http_config": {"http2_protocol_options": {"allow_connect": True}}}
 _SOURCE_OF_TRANSPARENT = {4: "127.0.0.6", 6: "::6"}
@@ -106,7 +103,7 @@ def _built(db: Db, spec: InboundSpec, policy_overlays: PolicyOverlays) -> Iterat
     parts = logs.with_logs(overlay_merge.with_overlays(_skeleton(spec), policy_overlays.overlays))
     yield encoding.own(db, snapshot.CLUSTER, spec.name, _cluster(spec, parts), origin=str(spec.proxy))
     if spec.is_http:
-        config = _route_configuration(spec, policy_overlays)
+        config = route_configuration(spec.name, policy_overlays)
         needs = ((snapshot.CLUSTER, spec.name),)
         yield encoding.own(db, snapshot.ROUTES, spec.name, config, needs, str(spec.proxy))
     yield from inbound_listener.resources(db, spec, parts)
@@ -214,12 +211,7 @@ def _skeleton(spec: InboundSpec) -> overlay_merge.Parts:
         }
     options = _HTTP1 if spec.inbound.protocol == "http" else _HTTP2
     hcm = {
-        **skeletons.hcm(spec.name),
-        "original_ip_detection_extensions": [proto_json.NO_PROXY_IN_FRONT],
-        # Kuma's defaults, without any MeshTimeout; with Envoy's, idle connections are closed after an hour.
-        "common_http_protocol_options": {"idle_timeout": IDLE_TIMEOUT},
-        "stream_idle_timeout": "3600s",
-        "request_headers_timeout": _HEADERS_TIMEOUT,
+        **skeletons.inbound_hcm(spec.name),
         "forward_client_cert_details": "SANITIZE_SET",
         "set_current_client_cert_details": {"uri": True},
     }
@@ -243,8 +235,9 @@ def _cluster(spec: InboundSpec, parts: overlay_merge.Parts) -> Data:
     return cluster
 
 
-def _route_configuration(spec: InboundSpec, policy_overlays: PolicyOverlays) -> Data:
-    split = envoy_routes.BackendSplit((envoy_routes.Backend(spec.name, 1),), 0)
+def route_configuration(name: str, policy_overlays: PolicyOverlays, *, leaves_mesh: bool = False) -> Data:
+    """The routes of an inbound; where calls leave the mesh, they are for the host of the endpoint."""
+    split = envoy_routes.BackendSplit((envoy_routes.Backend(name, 1, auto_host_rewrite=leaves_mesh),), 0)
     default = envoy_routes.routes(names.ROUTE_DEFAULT, {}, [], split, lambda _ref: None)
     routes = [_with_overlays(route, policy_overlays) for route in default]
     for_callers = [
@@ -253,7 +246,7 @@ def _route_configuration(spec: InboundSpec, policy_overlays: PolicyOverlays) -> 
         for caller in callers
         for route in routes
     ]
-    host = envoy_routes.virtual_host(spec.name, [*for_callers, *routes])
+    host = envoy_routes.virtual_host(name, [*for_callers, *routes])
     on_routes = {
         name: value for overlay in policy_overlays.part("on_routes") for name, value in overlay.items()
     }
@@ -262,7 +255,7 @@ def _route_configuration(spec: InboundSpec, policy_overlays: PolicyOverlays) -> 
         by_name = {filters.name_of(key): value for key, value in sorted(on_routes.items())}
         host["typed_per_filter_config"] = by_name
     return {
-        **envoy_routes.route_configuration(spec.name, [host]),
+        **envoy_routes.route_configuration(name, [host]),
         "request_headers_to_remove": ["x-kuma-tags", *_RESPELLED_XFCC],
     }
 

@@ -19,12 +19,12 @@ from koguma.envoy.snapshot import Failure, XdsResource
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
-IDLE_TIMEOUT = "7200s"
+IDLE_TIMEOUT = skeletons.INBOUND_IDLE_TIMEOUT
 # A client that sends its part of a TLS handshake very slowly would hold a connection for as long as it likes.
 _HANDSHAKE_TIMEOUT = "10s"
 _LIMIT_TYPE = "envoy.extensions.filters.network.local_ratelimit.v3.LocalRateLimit"
 _RBAC_TYPE = "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC"
-_TLS_INSPECTOR = proto_json.extension(
+TLS_INSPECTOR = proto_json.extension(
     "envoy.filters.listener.tls_inspector",
     "envoy.extensions.filters.listener.tls_inspector.v3.TlsInspector",
 )
@@ -56,23 +56,30 @@ def resources(db: Db, spec: InboundSpec, parts: overlay_merge.Parts) -> Iterator
     needs: list[snapshot.Id] = [(snapshot.CLUSTER, spec.name), *added_resources.needed(parts)]
     if spec.is_http:
         needs.append((snapshot.ROUTES, spec.name))
-    else:
-        needs.append((snapshot.EXTENSION, names.connection_limit(spec.inbound.section)))
-        yield _connection_limit(db, spec, parts)
     mtls = tls.mtls(db, spec.proxy.mesh)
+    for extension in extensions(db, spec, parts, has_mtls=mtls is not None):
+        needs.append(extension.id)
+        yield extension
     if mtls is None:
         chains = [{"filters": skeletons.chain(_without_permissions(parts), _sent_apart(spec, parts))}]
     else:
         mode = (parts.get("inbound") or {}).get("mode")
         is_permissive = mode == "Permissive" if mode else mtls.is_permissive
         chains = list(_filter_chains(spec, parts, is_permissive=is_permissive))
-        data["listener_filters"] = [_TLS_INSPECTOR]
+        data["listener_filters"] = [TLS_INSPECTOR]
         needs += tls.secrets(spec.proxy.mesh)
-        if spec.is_http:
-            needs.append((snapshot.EXTENSION, names.permission(spec.inbound.section)))
-            yield _permission(db, spec, parts)
     data["filter_chains"] = chains
     yield encoding.own(db, snapshot.LISTENER, spec.name, data, needs, str(spec.proxy))
+
+
+def extensions(
+    db: Db, spec: InboundSpec, parts: overlay_merge.Parts, *, has_mtls: bool
+) -> Iterator[XdsResource | Failure]:
+    """The filters of an inbound that are sent apart from its listener."""
+    if not spec.is_http:
+        yield _connection_limit(db, spec, parts)
+    elif has_mtls:
+        yield _permission(db, spec, parts)
 
 
 def _without_permissions(parts: overlay_merge.Parts) -> overlay_merge.Parts:
@@ -83,13 +90,7 @@ def _without_permissions(parts: overlay_merge.Parts) -> overlay_merge.Parts:
 
 
 def _filter_chains(spec: InboundSpec, parts: overlay_merge.Parts, *, is_permissive: bool) -> Iterator[Data]:
-    mesh = spec.proxy.mesh
-    context = overlay_merge.merged(tls.downstream(mesh), parts.get("tls") or {})
-    secured = {
-        "filters": _secured(spec, parts),
-        "transport_socket": tls.socket(context),
-        "transport_socket_connect_timeout": _HANDSHAKE_TIMEOUT,
-    }
+    secured = secured_chain(spec, parts)
     if not is_permissive:
         yield secured
         return
@@ -105,6 +106,16 @@ def _filter_chains(spec: InboundSpec, parts: overlay_merge.Parts, *, is_permissi
     yield {"filter_chain_match": {"transport_protocol": "tls"}, "filters": own_tls}
     of_mesh = {"transport_protocol": "tls", "application_protocols": [tls.ALPN]}
     yield {"filter_chain_match": of_mesh, **secured}
+
+
+def secured_chain(spec: InboundSpec, parts: overlay_merge.Parts) -> Data:
+    """The filter chain for callers with a certificate of the mesh."""
+    context = overlay_merge.merged(tls.downstream(spec.proxy.mesh), parts.get("tls") or {})
+    return {
+        "filters": _secured(spec, parts),
+        "transport_socket": tls.socket(context),
+        "transport_socket_connect_timeout": _HANDSHAKE_TIMEOUT,
+    }
 
 
 def _secured(spec: InboundSpec, parts: overlay_merge.Parts) -> list[Data]:

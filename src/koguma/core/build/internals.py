@@ -89,6 +89,13 @@ def resources(db: Db, proxy: Key, records: Records) -> Bundle:
     )
 
 
+def of_zone_proxy(db: Db, proxy: Key) -> Iterator[XdsResource | Failure]:
+    """The resources of a zone proxy itself; it calls nobody by name, and no policy of a mesh is about it."""
+    networking = network.networking(db, proxy)
+    if networking is not None:
+        yield from _agent_resources(db, networking, network.node_metadata(db, proxy), Group(()), {})
+
+
 def _agent_resources(
     db: Db, networking: Networking, node: NodeMetadata, records: Records, settings: Mapping[str, Json]
 ) -> Iterator[XdsResource | Failure]:

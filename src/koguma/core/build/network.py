@@ -163,7 +163,7 @@ def networking(db: Db, proxy: Key) -> Networking | None:
     proxying = networking.get("transparentProxying") or {}
     return Networking(
         address=networking.get("address") or LOOPBACK,
-        inbounds=tuple(_inbounds(networking, is_starting=_is_starting(resource))),
+        inbounds=tuple(_inbounds(networking, is_starting=is_starting(resource))),
         outbounds=tuple(_outbounds(networking)),
         admin_port=(networking.get("admin") or {}).get("port") or 0,
         redirect_inbound=proxying.get("redirectPortInbound") or 0,
@@ -213,7 +213,7 @@ def ready_mark(resource: Resource) -> str:
     return resource.labels.get(labels.INSTANCE) or "yes"
 
 
-def _is_starting(resource: Resource) -> bool:
+def is_starting(resource: Resource) -> bool:
     """Whether a proxy registered its Dataplane and has not acknowledged its configuration yet.
 
     Until then its Envoy has no listeners.
@@ -306,7 +306,7 @@ def _ready_addresses(key: Key, resource: Resource) -> Iterator[InboundAddress]:
     """Where a Dataplane's ready inbounds are called."""
     networking = resource.spec.get("networking") if isinstance(resource.spec, dict) else None
     if key.kind == "Dataplane" and isinstance(networking, dict):
-        for inbound in _inbounds(networking, is_starting=_is_starting(resource)):
+        for inbound in _inbounds(networking, is_starting=is_starting(resource)):
             if inbound.is_ready:
                 yield inbound_address(key, inbound)
 

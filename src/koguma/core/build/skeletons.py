@@ -28,6 +28,11 @@ _LOOPBACK: Final = [
 # the second proxy gets "Address already in use". The workers of one Envoy share the socket either way.
 EXCLUSIVE: Final[Data] = {"enable_reuse_port": False}
 
+INBOUND_IDLE_TIMEOUT: Final = "7200s"
+# A client that sends the headers of a request very slowly would hold a connection for as long as it likes
+# (slowloris). A MeshTimeout may set another value.
+_HEADERS_TIMEOUT: Final = "10s"
+
 # A cluster that does not exist: Envoy closes connections that are routed to it.
 NOWHERE: Final = "_kuma_no_destination"
 
@@ -52,6 +57,18 @@ def hcm(name: str) -> Data:
         "internal_address_config": {"cidr_ranges": _LOOPBACK},
         "http2_protocol_options": {"allow_connect": True},
         "upgrade_configs": [{"upgrade_type": "websocket"}],
+    }
+
+
+def inbound_hcm(name: str) -> Data:
+    """The HTTP connection manager of an inbound, whose callers are not trusted."""
+    return {
+        **hcm(name),
+        "original_ip_detection_extensions": [proto_json.NO_PROXY_IN_FRONT],
+        # Kuma's defaults, without any MeshTimeout; with Envoy's, idle connections are closed after an hour.
+        "common_http_protocol_options": {"idle_timeout": INBOUND_IDLE_TIMEOUT},
+        "stream_idle_timeout": "3600s",
+        "request_headers_timeout": _HEADERS_TIMEOUT,
     }
 
 

@@ -12,7 +12,17 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from koguma.core import hostnames
-from koguma.core.build import clusters, encoding, inbound, internals, outbound_spec, passthrough, patches
+from koguma.core.build import (
+    clusters,
+    egress,
+    encoding,
+    inbound,
+    internals,
+    outbound_spec,
+    passthrough,
+    patches,
+    zone_egress,
+)
 from koguma.core.build.internals import Records
 from koguma.core.build.outbound_listeners import OutboundPort
 from koguma.core.build.outbound_spec import OutboundSpec
@@ -25,9 +35,9 @@ _NOTHING: Final = encoding.bundled(())
 
 
 class OwnBundles(NamedTuple):
-    """The bundles of a proxy's own, and the spec that decides what it shares."""
+    """The bundles of a proxy's own, and the spec that decides what it shares; a zone proxy has none."""
 
-    outbound_spec: OutboundSpec
+    outbound_spec: OutboundSpec | None
     bundles: tuple[Bundle, ...]
 
 
@@ -42,11 +52,19 @@ class SharedBundles(NamedTuple):
 def of(db: Db, proxy: Key) -> Snapshot | None:
     """Everything that a proxy's Envoy gets but secrets; None where it, or its mesh, cannot be read."""
     bundles = own(db, proxy)
-    return None if bundles is None else whole(bundles, shared(db, bundles.outbound_spec))
+    return None if bundles is None else whole(bundles, shared_of(db, bundles))
 
 
-def whole(own_bundles: OwnBundles, shared_bundles: SharedBundles) -> Snapshot:
+def shared_of(db: Db, own_bundles: OwnBundles) -> SharedBundles | None:
+    """The other half of a snapshot; None for a zone proxy, which shares nothing with proxies of a mesh."""
+    spec = own_bundles.outbound_spec
+    return None if spec is None else shared(db, spec)
+
+
+def whole(own_bundles: OwnBundles, shared_bundles: SharedBundles | None) -> Snapshot:
     """A snapshot from its two halves."""
+    if shared_bundles is None:
+        return Snapshot(own_bundles.bundles)
     outbounds, redirected, endpoints = shared_bundles
     return Snapshot((outbounds, redirected, *own_bundles.bundles, endpoints))
 
@@ -70,15 +88,18 @@ def _shared(db: Db, spec: OutboundSpec) -> tuple[tuple[str, Bundle], ...]:
 @question
 def own(db: Db, proxy: Key) -> OwnBundles | None:
     """What a proxy gets that no other one does; None where it, or its mesh, cannot be read."""
+    if proxy.kind == zone_egress.KIND:
+        bundles = egress.bundles(db, proxy)
+        return None if bundles is None else OwnBundles(None, bundles)
     spec = outbound_spec.of(db, proxy)
     return None if spec is None else OwnBundles(spec, patches.over(db, spec.proxy_class, _own(db, proxy)))
 
 
 def touching(db: Db, proxy: Key) -> Mapping[Id, tuple[str, ...]]:
     """The MeshProxyPatches (by KRI) that changed what a proxy gets, by resource."""
-    spec = outbound_spec.of(db, proxy)
+    spec = None if proxy.kind == zone_egress.KIND else outbound_spec.of(db, proxy)
     if spec is None:
-        return {}
+        return {}  # nobody patches zone proxies
     bundles = (*_shared(db, spec), *_own(db, proxy))  # nobody patches endpoints
     return patches.touching_any(db, spec.proxy_class, bundles)
 

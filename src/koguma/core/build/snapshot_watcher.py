@@ -43,8 +43,9 @@ class SnapshotWatcher:
         """Watch a proxy no longer."""
         self._watcher.unwatch(snapshot.own, proxy)
         watched = self._watched.pop(proxy, None)
-        if watched is not None and watched.own is not None:
-            self._leave(proxy, watched.own.outbound_spec)
+        spec = watched.own.outbound_spec if watched is not None and watched.own is not None else None
+        if spec is not None:
+            self._leave(proxy, spec)
 
     def of(self, proxy: Key) -> Snapshot | None:
         """The snapshot of a proxy as of the last `add` or `changed`; raises what its questions raise."""
@@ -80,8 +81,8 @@ class SnapshotWatcher:
         own: OwnBundles | None = None
         try:
             own = snapshot.own(self.db, proxy)
-            shared = snapshot.shared(self.db, own.outbound_spec) if own else None
-            return _Watched(own, snapshot.whole(own, shared) if own and shared else None)
+            shared = snapshot.shared_of(self.db, own) if own else None
+            return _Watched(own, snapshot.whole(own, shared) if own else None)
         except Exception:  # noqa: BLE001 - `of` raises it for this proxy; the others must not wait for that
             return _Watched(own, _FAILED)
 

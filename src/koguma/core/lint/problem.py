@@ -34,6 +34,8 @@ OVERLAP: Final = "KG017"
 SHARED_ADDRESSES: Final = "KG018"
 NO_PLUGIN: Final = "KG019"
 SHARED_HOSTNAME: Final = "KG020"
+NO_EGRESS: Final = "KG021"
+AROUND_EGRESS: Final = "KG022"
 
 # Every code, with its title.
 CODES: Final[Mapping[str, str]] = {
@@ -58,6 +60,8 @@ CODES: Final[Mapping[str, str]] = {
     SHARED_ADDRESSES: "external services with overlapping addresses",
     NO_PLUGIN: "an external service whose plugin is not installed",
     SHARED_HOSTNAME: "a host name that several services claim",
+    NO_EGRESS: "calls through a zone egress that lead nowhere",
+    AROUND_EGRESS: "calls that pass the zone egress by",
 }
 
 

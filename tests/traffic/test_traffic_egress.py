@@ -1,0 +1,210 @@
+"""External services through a zone egress, with real Envoys: sidecar, egress, and a TLS server outside.
+
+web, guest ──mTLS + SNI──▶ egress-1 ──TLS──▶ api (HTTP), db (TCP)
+"""
+
+import contextlib
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests import build
+from tests.core.external_servers import AUTHORITY, made
+from tests.http_client import PersistentConnection
+from tests.live_mesh import Echo, LiveMesh, Sidecar, TcpEcho, echoed_bytes, steady_traffic
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+WEB, GUEST = "spiffe://default/web", "spiffe://default/guest"
+API, DB = "extsvc/api", "extsvc/db"
+API_SNI = "sni.extsvc.default.default.api.443"
+
+
+class EgressMesh(LiveMesh):
+    """A mesh with an egress, two callers, and two services outside."""
+
+    outside: Echo
+    database: TcpEcho
+    web: Sidecar
+    guest: Sidecar
+    out: Sidecar
+
+    def route_through_egress(self, *, on: bool = True) -> None:
+        self.apply_and_wait(build.mesh(mtls=build.builtin_mtls(), routing={"zoneEgress": on}))
+
+    def external(
+        self, name: str, port: int, protocol: str, target: int, **destination: Any
+    ) -> dict[str, Any]:
+        match = {"type": "InternalVIP", "value": f"{name}.ext", "port": port, "protocol": protocol}
+        endpoints = [{"address": "127.0.0.1", "port": target}]
+        fields = {"type": "Regular", "endpoints": endpoints, **destination}
+        spec = {"match": [match], "destination": fields}
+        return {"type": "MeshExternalService", "name": name, "spec": spec}
+
+    def permit(self, *ids: str, **match: Any) -> None:
+        allow = [{"spiffeID": {"type": "Exact", "value": each}, **match} for each in ids]
+        spec = {"rules": [{"default": {"allow": allow}}]}
+        self.apply_and_wait({"type": "MeshTrafficPermission", "name": "callers", "spec": spec})
+
+    def calls_through(self, name: str, section: int) -> int:
+        """How many connections the egress has made to a service."""
+        stat = f"cluster.kri_extsvc_default_default__{name}_{section}.upstream_cx_total"
+        return self.out.stats(f"^{stat}$").get(stat, 0)
+
+
+def server_tls(directory: Any) -> ssl.SSLContext:
+    pair = made("api", ("127.0.0.1", "api.example"), AUTHORITY)
+    file = directory / "api.pem"
+    file.write_text(pair.pem + pair.key_pem)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    return context
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EgressMesh]:
+    directory = tmp_path_factory.mktemp("eg")
+    db = TcpEcho()
+    with EgressMesh(directory) as mesh:
+        mesh.outside, mesh.database = Echo(tls=server_tls(directory), name="api"), db
+        mesh._echoes.append(mesh.outside)
+        mesh.delete("meshretries", "mesh-retry-all-default")  # a second try would hide what failed
+        tls = {"enabled": True, "caCert": {"inlineString": AUTHORITY.pem}}
+        mesh.apply(
+            build.mesh(mtls=build.builtin_mtls(), routing={"zoneEgress": True}),
+            mesh.external("api", 443, "http", mesh.outside.port, tls=tls),
+            mesh.external("db", 5432, "tcp", db.port),
+        )
+        mesh.out = mesh.egress(wait=False)
+        mesh.web = mesh.sidecar("web-1", "web", serves=False, outbounds=(API, DB), wait=False)
+        mesh.guest = mesh.sidecar("guest-1", "guest", serves=False, outbounds=(API, DB), wait=False)
+        for proxy in (mesh.out, mesh.web, mesh.guest):
+            proxy.wait_for_output("is ready")
+        mesh.permit(WEB)
+        yield mesh
+    db.stop()
+
+
+@pytest.fixture
+def usual(mesh: EgressMesh) -> EgressMesh:
+    """The mesh as most tests need it: calls of web go through the egress."""
+    mesh.permit(WEB)
+    mesh.route_through_egress()
+    until(lambda: mesh.web.call(API).status == 200, "web reaches the API")
+    return mesh
+
+
+def test_calls_leave_through_the_egress(usual: EgressMesh):
+    before = usual.calls_through("api", 443)
+    answer = usual.web.call(API, path="/through")
+    assert answer.status == 200
+    assert usual.outside.seen[-1]["headers"]["host"] == "127.0.0.1"
+    assert "x-forwarded-client-cert" not in usual.outside.seen[-1]["headers"]
+    assert usual.calls_through("api", 443) >= max(before, 1)
+    assert echoed_bytes(usual.web.outbounds[DB]) == b"hello"
+    assert usual.calls_through("db", 5432) >= 1
+
+
+def test_the_egress_is_shown_with_its_certificate_and_its_chains(usual: EgressMesh):
+    certificates = json.loads(usual.out.admin("/certs"))["certificates"]
+    ids = {
+        san["uri"]
+        for each in certificates
+        for part in each["cert_chain"]
+        for san in part["subject_alt_names"]
+    }
+    assert "spiffe://default/zone-egress" in ids
+    shown = usual.proxies()["egress-1"]
+    assert (shown["state"], shown["kind"], shown["failures"]) == ("synced", "ZoneEgress", [])
+    assert "egress-1" in usual.koguma("get", "proxies").stdout
+    assert "127.0.0.1" in usual.koguma("get", "zoneegresses").stdout
+
+
+def test_who_is_not_permitted_is_denied_by_the_egress(usual: EgressMesh):
+    denied = usual.guest.call(API)
+    assert (denied.status, denied.headers["x-koguma-denied-by"]) == (403, "no-permission(deny-by-default)")
+    assert echoed_bytes(usual.guest.outbounds[DB]) == b""
+    assert usual.web.call(API).status == 200
+
+
+def test_a_permission_may_name_one_external_service(usual: EgressMesh):
+    usual.permit(WEB, GUEST, sni={"type": "Exact", "value": API_SNI})
+    until(lambda: usual.guest.call(API).status == 200, "guest may call the API")
+    assert echoed_bytes(usual.guest.outbounds[DB]) == b""
+    assert echoed_bytes(usual.web.outbounds[DB]) == b""
+
+
+def handshake(port: int, sni: str, context: ssl.SSLContext) -> str:
+    """What comes of TLS with the egress: the first bytes of an answer, or why there is none."""
+    with contextlib.ExitStack() as stack:
+        plain = stack.enter_context(socket.create_connection(("127.0.0.1", port), 5))
+        try:
+            secure = stack.enter_context(context.wrap_socket(plain, server_hostname=sni))
+            secure.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            return secure.recv(64).decode(errors="replace") or "closed"
+        except (OSError, ssl.SSLError) as error:
+            return type(error).__name__
+    return ""
+
+
+def stranger() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def test_nobody_without_an_identity_of_the_mesh_gets_through(usual: EgressMesh, tmp_path):
+    port, seen = usual.out.inbound, len(usual.outside.seen)
+    assert "200" not in handshake(port, API_SNI, stranger())
+    foreign = stranger()
+    pair = made("web", (WEB,), AUTHORITY)  # the right name, by another CA
+    (tmp_path / "web.pem").write_text(pair.pem + pair.key_pem)
+    foreign.load_cert_chain(tmp_path / "web.pem")
+    assert "200" not in handshake(port, API_SNI, foreign)
+    assert "200" not in handshake(port, "sni.extsvc.default.default.none.443", stranger())
+    with socket.create_connection(("127.0.0.1", port), 5) as plain:
+        plain.sendall(b"GET / HTTP/1.1\r\nhost: api\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            assert plain.recv(64) == b""
+    assert len(usual.outside.seen) == seen
+    assert usual.web.call(API).status == 200
+
+
+def test_switching_the_egress_off_and_on_fails_no_request(usual: EgressMesh):
+    with steady_traffic(usual.web.outbounds[API]) as counts:
+        for on in (False, True, False, True):
+            usual.route_through_egress(on=on)
+            until(lambda: len(usual.outside.seen) > 0, "traffic flows")
+    assert set(counts) == {"200"}, counts
+
+
+def test_a_second_egress_takes_over_and_a_drained_one_fails_no_request(usual: EgressMesh):
+    other = usual.egress("egress-2")
+    usual.wait_until_synced()
+    connection = PersistentConnection(usual.web.outbounds[API])
+    with contextlib.closing(connection), steady_traffic(usual.web.outbounds[API]) as counts:
+        assert other.stop() == 0
+    assert set(counts) == {"200"}, counts
+
+
+@pytest.mark.expected_errors("Envoy was ended by SIGKILL")
+def test_an_egress_that_crashes_comes_back(usual: EgressMesh):
+    import os
+    import signal
+
+    os.kill(usual.out.envoy_pid(), signal.SIGKILL)
+    usual.out.wait_for_output("is ready again")
+    until(lambda: usual.web.call(API).status == 200, "calls are answered again")
+
+
+def test_without_an_egress_calls_fail_and_the_reason_is_shown(usual: EgressMesh):
+    port = usual.out.inbound
+    assert usual.out.stop() == 0
+    until(lambda: usual.web.call(API).status == 503, "there is nowhere to go")
+    usual.out = usual.egress(port=port)
+    until(lambda: usual.web.call(API).status == 200, "the new egress is used")
