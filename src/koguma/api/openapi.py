@@ -366,6 +366,17 @@ def _system_paths() -> dict[str, Json]:
                 },
             }
         },
+        "/_migrations/storage": {
+            **_page("storageMigration", "What is outdated.", 401, 403),
+            "post": {
+                "operationId": "migrateStorage",
+                "tags": ["System"],
+                "responses": {
+                    "200": _answer("How far it came, and where to go on.", {"type": "object"}),
+                    **_errors(400, 401, 403, 409, 503),
+                },
+            },
+        },
         "/_apply": {
             "post": {
                 "operationId": "apply",

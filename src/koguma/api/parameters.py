@@ -109,6 +109,7 @@ STATE: Final = QueryParameter(
     "Only proxies in that state.",
     {"type": "string", "enum": ["connecting", "synced", "behind", "nack"]},
 )
+AFTER: Final = QueryParameter("after", "Go on there: the `next` of the answer before.")
 PRUNE: Final = QueryParameter("prune", "Delete what the backup does not have.", _FLAG)
 
 # What Kuma's programs add to any read of objects. Where a path has no use for one, it has no effect.
@@ -145,6 +146,7 @@ SYSTEM: Final[Mapping[str, PlainPath]] = {
     "/_apply": PlainPath({"POST": (DRY_RUN, FIELD_VALIDATION)}),
     "/_export": NOTHING,
     "/_import": PlainPath({"POST": (DRY_RUN, PRUNE)}),
+    "/_migrations/storage": PlainPath({"GET": (), "POST": (AFTER,)}),
     "/tokens/user": _ISSUER,
     "/tokens/dataplane": _ISSUER,
     "/tokens/zone": _ISSUER,

@@ -14,6 +14,7 @@ from koguma.api.inspect import Inspect
 from koguma.api.parameters import PlainPath
 from koguma.api.plain import PlainObjects
 from koguma.api.proxies import Proxies
+from koguma.api.storage_migration import StorageMigrations
 from koguma.api.system import System
 from koguma.api.tokens import TokenIssuer
 from koguma.api.watch import Watches
@@ -33,6 +34,7 @@ def fixed(
     system: System,
     apply: Apply,
     backup: Backup,
+    migrations: StorageMigrations,
     issuer: TokenIssuer,
     pages: Mapping[str, tuple[Handler, bool]],
 ) -> Route:
@@ -46,6 +48,11 @@ def fixed(
         "/_apply": HttpEndpoint("apply", {"POST": apply.apply}, {"POST": "Could not apply resources"}),
         "/_export": HttpEndpoint("export", {"GET": backup.export}, {"GET": "Could not export the store"}),
         "/_import": HttpEndpoint("import", {"POST": backup.restore}, {"POST": "Could not import a backup"}),
+        "/_migrations/storage": HttpEndpoint(
+            "migration",
+            {"GET": migrations.show, "POST": migrations.step},
+            {"POST": "Could not migrate what is stored"},
+        ),
         "/_kri/{kri}": HttpEndpoint("kri", {"GET": system.by_kri}, _ITEM_TITLES),
         "/tokens/user": _token(issuer.user),
         "/tokens/dataplane": _token(issuer.dataplane),

@@ -71,6 +71,8 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "koguma import backup.jsonl --prune",
         "gunzip -c backup.jsonl.gz | koguma import -",
     ),
+    "migrate": ("koguma migrate storage",),
+    "migrate storage": ("koguma migrate storage --dry-run", "koguma migrate storage"),
     "kinds": ("koguma kinds",),
     "kri": ("koguma kri parse kri_mt_shop___backend-is-quick_",),
     "kri parse": (

@@ -31,6 +31,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "kri": "Take resource identifiers apart, or build them.",
     "export": "Back up every stored object.",
     "import": "Restore a backup.",
+    "migrate": "Bring what is stored into the form of today.",
     "token": "Issue, inspect and revoke tokens.",
     "config": "Keep the control planes that you talk to.",
     "kubeconfig": "Write a kubeconfig, for kubectl and its relatives.",

@@ -33,6 +33,7 @@ from koguma.api.plain import PlainObjects
 from koguma.api.plain_encoder import PlainEncoder
 from koguma.api.proxies import Proxies
 from koguma.api.server import HttpServer
+from koguma.api.storage_migration import StorageMigrations
 from koguma.api.system import System
 from koguma.api.tokens import TokenIssuer
 from koguma.api.tracing import Tracer
@@ -270,7 +271,14 @@ class ControlPlane:
         }
         system = System(context, objects, resource_ids=with_ids)
         issuer = TokenIssuer(context, keys, now)
-        fixed = routes.fixed(system, Apply(context, objects), Backup(context, objects), issuer, pages)
+        fixed = routes.fixed(
+            system,
+            Apply(context, objects),
+            Backup(context, objects),
+            StorageMigrations(context),
+            issuer,
+            pages,
+        )
         authenticator = Authenticator(verifier.user, self.settings.localhost_is_admin)
         variable = (
             routes.objects(self.kinds, objects, watches),

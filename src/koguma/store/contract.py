@@ -33,7 +33,7 @@ class StoreUnusable(KogumaError):
 class Put(msgspec.Struct, frozen=True):
     """Store this object if the stored revision is `expect` (compare-and-swap). 0: absent; None: any.
 
-    `is_migration`: it is the stored object in another storage version, so that its generation stays.
+    `is_migration`: it is the stored object in another storage version, so that its generation and times stay.
     """
 
     resource: Resource

@@ -159,7 +159,9 @@ class _Evaluation:
                 return self._change(Op.UNCHANGED, stored)
             updated = self._updated(stored, new)
             if put.is_migration:
-                updated = replace(updated, generation=stored.generation)
+                updated = replace(
+                    updated, generation=stored.generation, modification_time=stored.modification_time
+                )
             return self._staged_change(Op.UPDATE, key, updated)
         op = Op.CREATE if stored is None else Op.UPDATE
         return self._staged_change(op, key, self._created(new))
