@@ -40,7 +40,7 @@ async def read_beside(read: Callable[[bytes], T], data: bytes, bytes_on_loop: in
 class Call:
     """A request and its user; the body is read only when a handler asks for it."""
 
-    __slots__ = ("__dict__", "id", "identify", "impersonator", "request", "user")
+    __slots__ = ("__dict__", "id", "identify", "impersonator", "is_compressible", "request", "user")
 
     def __init__(self, request: web.BaseRequest, user: User, request_id: str) -> None:
         self.request = request
@@ -48,6 +48,7 @@ class Call:
         self.impersonator: User | None = None  # who impersonates that user, if anybody
         self.identify: Callable[[], User] = lambda: user  # authenticates again, by current keys; may raise
         self.id = request_id
+        self.is_compressible = False  # whether the answer may be compressed; a handler says so
 
     @cached_property
     def query(self) -> MultiMapping[str]:

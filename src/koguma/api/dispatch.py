@@ -20,7 +20,7 @@ from aiohttp import web
 
 from koguma.access.authorizer import Authorizer
 from koguma.access.user import ANONYMOUS
-from koguma.api import parameters, problems
+from koguma.api import compression, parameters, problems
 from koguma.api.authn import UNIX_SOCKET, Authenticator, impersonated
 from koguma.api.call import JSON, Call
 from koguma.api.metrics import Metrics
@@ -110,7 +110,7 @@ class Dispatch:
         try:
             endpoint, parts = self._route(request)
             routed = self._routed
-            response = await self._answer(call, endpoint, parts)
+            response = await compression.compressed(call, await self._answer(call, endpoint, parts))
             if routed is self._routed:
                 self._cache_route(request.path, endpoint, parts, response.status)
         except KogumaError as error:

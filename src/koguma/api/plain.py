@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from koguma.api import lists, patches, tracing
+from koguma.api import compression, lists, patches, tracing
 from koguma.api.call import Call, answer, answer_json
 from koguma.api.plain_encoder import PlainEncoder
 from koguma.application import advice, compare_and_swap, inline_secrets, quota, transactions
@@ -85,6 +85,7 @@ class PlainObjects:
         link = lists.next_link(call.request, end) if end < len(resources) else None
         items = list(map(encode, resources[page.offset : end]))
         headers = {"Koguma-Revision": str(context.state.revision)}
+        call.is_compressible = not compression.may_hold_secrets(kind)
         return answer(lists.body(items, len(resources), link), headers=headers)
 
     async def put(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:

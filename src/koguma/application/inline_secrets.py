@@ -50,7 +50,7 @@ def visible(context: Context, user: User, resource: Resource) -> Resource:
 def with_placeholders(context: Context, resource: Resource) -> Resource:
     """The object without its secret texts; the same object where it has none."""
     kind = context.kinds.by_name.get(resource.kind)
-    if kind is None or not _may_hold(kind):
+    if kind is None or not may_hold(kind):
         return resource
     replace = _placeholders(context)
     spec, annotations = resource.spec, resource.annotations
@@ -76,7 +76,7 @@ def may_read(context: Context, user: User, resource: Resource) -> bool:
 
 def restored(context: Context, draft: Draft, before: Resource | None) -> Draft:
     """What a writer means: where it gives a placeholder back, the text that is stored there."""
-    if before is None or not _may_hold(draft.kind):
+    if before is None or not may_hold(draft.kind):
         return draft
     kind, replace = draft.kind, _stored_texts(context, draft.kind, before)
     spec = typed_parts.secrets_replaced(kind.spec, draft.spec, replace, named=kind.named_types)
@@ -89,7 +89,7 @@ def restored(context: Context, draft: Draft, before: Resource | None) -> Draft:
 
 def restored_spec(context: Context, kind: Kind, spec: Json, before: Resource) -> Json:
     """The same for a spec alone."""
-    if not _may_hold(kind):
+    if not may_hold(kind):
         return spec
     replace = _stored_texts(context, kind, before)
     return typed_parts.secrets_replaced(kind.spec, spec, replace, named=kind.named_types)
@@ -97,7 +97,7 @@ def restored_spec(context: Context, kind: Kind, spec: Json, before: Resource) ->
 
 def violations(kind: Kind, spec: Json) -> Iterator[Violation]:
     """Placeholders that stand for nothing, in what is to be stored."""
-    if not _may_hold(kind):
+    if not may_hold(kind):
         return
     root = "" if kind.inline else "spec"
     for part in typed_parts.parts_of(kind.spec, spec, _SENSITIVE, root, kind.named_types):
@@ -105,7 +105,7 @@ def violations(kind: Kind, spec: Json) -> Iterator[Violation]:
             yield Violation(part.path, _UNKNOWN, "placeholder")
 
 
-def _may_hold(kind: Kind) -> bool:
+def may_hold(kind: Kind) -> bool:
     """Whether objects of a kind can have secret texts, and may be read by who may not read Secrets."""
     return not kind.admin_only and typed_parts.holds(kind.spec, _SENSITIVE, kind.named_types)
 

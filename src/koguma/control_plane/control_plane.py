@@ -258,6 +258,7 @@ class ControlPlane:
 
         async def show_openapi(call: Call) -> web.StreamResponse:
             context.access.check(call.user, Attempt("get", path="/openapi.json"))
+            call.is_compressible = True
             return answer(description)
 
         proxies = Proxies(context, self._shown_proxies, self._refused_proxies)

@@ -6,11 +6,12 @@ from typing import Final
 
 import msgspec
 from aiohttp import web
-from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
 from multidict import CIMultiDict
 
+from koguma.api import compression
 from koguma.api.call import JSON, Call
+from koguma.api.compression import ChunkedBody
 from koguma.api.kube import negotiation
 from koguma.api.kube.encoder import KubeEncoder
 from koguma.api.kube.negotiation import AcceptedFormat, AnswerFormat
@@ -42,6 +43,7 @@ class Answers:
     ) -> web.Response:
         """One object."""
         accepted = negotiation.accepted_format(call)
+        call.is_compressible = not compression.may_hold_secrets(target.endpoint.kind)
         if accepted.format is AnswerFormat.OBJECT:
             return encoded_response(
                 self.encoder.bytes(resource, target.endpoint, call.user), status, warnings
@@ -77,6 +79,7 @@ class Answers:
     ) -> web.Response:
         """A list."""
         endpoint, accepted = target.endpoint, negotiation.accepted_format(call)
+        call.is_compressible = not compression.may_hold_secrets(endpoint.kind)
         if accepted.format is AnswerFormat.OBJECT:
             return encoded_response(self._list(call, endpoint, resources, meta), 200, warnings)
         documents = [self.encoder.visible_document(resource, endpoint, call.user) for resource in resources]
@@ -103,7 +106,7 @@ class Answers:
             return head + b"]}"
         items[0] = head + items[0]
         items[-1] += b"]}"
-        return b",".join(items) if len(items) <= CHUNK_SIZE else ChunkedList(items)
+        return b",".join(items) if len(items) <= CHUNK_SIZE else ChunkedBody(items, b",", CHUNK_SIZE, JSON)
 
     def table(
         self,
@@ -132,25 +135,6 @@ def _untyped(items: Sequence[bytes], endpoint: KubeEndpoint) -> list[bytes]:
     type_ = {"apiVersion": endpoint.api_version, "kind": endpoint.kind_name}
     start = len(msgspec.json.encode(type_))  # with a closing brace, where the objects have a comma
     return [b"{" + item[start:] for item in items]
-
-
-class ChunkedList(Payload):
-    """A list that is joined in chunks as it is sent: allocating one large body is expensive."""
-
-    def __init__(self, items: Sequence[bytes]) -> None:
-        super().__init__(items, content_type=JSON)
-        self._items = items
-        self._size = sum(map(len, items)) + len(items) - 1
-
-    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """All of it as text."""
-        return b",".join(self._items).decode(encoding, errors)
-
-    async def write(self, writer: AbstractStreamWriter) -> None:
-        """Send chunk by chunk, waiting for the client."""
-        for start in range(0, len(self._items), CHUNK_SIZE):
-            chunk = b",".join(self._items[start : start + CHUNK_SIZE])
-            await writer.write(b"," + chunk if start else chunk)
 
 
 def encoded_response(

@@ -265,6 +265,7 @@ def _page_response(call: Call, page: DiscoveryPage) -> web.Response:
     if page.etag in (call.header("If-None-Match") or ""):
         return web.Response(status=304, headers=headers)
     headers["Content-Type"] = page.content_type
+    call.is_compressible = True
     return web.Response(body=page.body, headers=headers)
 
 
