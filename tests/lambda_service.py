@@ -30,7 +30,12 @@ _PATH = re.compile(r"/2015-03-31/functions/(arn:aws:lambda:[^/]+)/invocations")
 class LambdaService:
     """Serves functions by ARN to whoever signs with one of the given keys."""
 
-    def __init__(self, keys: Mapping[str, str], tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        keys: Mapping[str, str],
+        tls: ssl.SSLContext | None = None,
+        address: tuple[str, int] = ("127.0.0.1", 0),
+    ) -> None:
         self.keys = dict(keys)
         self.functions: dict[str, Function] = {}
         self.calls: list[dict[str, Any]] = []  # that were signed rightly
@@ -54,7 +59,7 @@ class LambdaService:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(address, Handler)
         self._server.daemon_threads = True
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)

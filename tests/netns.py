@@ -85,14 +85,14 @@ for port in ports:
     threading.Thread(target=Server(("::", port), Handler).serve_forever).start()
 print("serves", flush=True)
 """
-# A name server that knows one name, on a port of some addresses.
+# A name server that knows some names, on a port of some addresses.
 _NAME_SERVER = """
-import asyncio, sys
+import asyncio, json, sys
 from koguma.dp.dns import DnsServer
-name, answer, port, first, *more = sys.argv[1:]
+records, port, first, *more = sys.argv[1:]
 async def main():
     server = DnsServer([])
-    server.set_records({name: [answer]})
+    server.set_records(json.loads(records))
     await server.start(first, int(port))
     for host in more:
         await server.listen_also(host, int(port))
@@ -231,10 +231,11 @@ class Namespace:
         )
 
     def start_name_server(
-        self, name: str, address: str, *hosts: str, port: int = 53, uid: int = 0
+        self, name: str, address: str, *hosts: str, port: int = 53, uid: int = 0, **more: str
     ) -> Process:
-        """Start a name server in here, on these addresses, that knows one name."""
-        words = (sys.executable, "-c", _NAME_SERVER, name, address, str(port), *hosts)
+        """Start a name server in here, on these addresses, that knows a name and more of them."""
+        records = {known: [at] for known, at in {name: address, **more}.items()}
+        words = (sys.executable, "-c", _NAME_SERVER, json.dumps(records), str(port), *hosts)
         return self.start(f"names-{port}", *words, uid=uid, until_output="answers")
 
     def resolve(self, name: str, uid: int = 0) -> str:
