@@ -126,9 +126,21 @@ def test_no_door_lets_an_editor_refer_to_a_secret_that_she_may_not_read(plane, i
         assert plane("PUT", f"{PATH}/ext", external()).status == 200
 
 
+def extended(type_, **config):
+    """A service that leads to a plugin, in both shapes."""
+    extension = {"type": type_, "config": config}
+    match = {"type": "InternalVIP", "value": "a.ext", "port": 80, "protocol": "http"}
+    yield {"match": MATCH, "extension": extension}
+    yield {"match": [match], "destination": {"type": "Extension", "extension": extension}}
+
+
+ARN = "arn:aws:lambda:us-west-2:123456789012:function:f"
 SOURCED = {
     "MeshExternalService": [
         external("mine")["spec"],
+        *extended("Lambda", arn=ARN, credentials={"secret": "mine"}),
+        *extended("Lambda", arn=ARN, endpoint="https://a", caCert={"secret": "mine"}),
+        *extended("NotInstalled", some=[{"thing": {"secret": "mine"}}]),
         {
             "match": [{**MATCH, "type": "InternalVIP", "value": "a.ext"}],
             "destination": {

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -18,16 +18,49 @@ from koguma.core.build import encoding, network, snapshot
 from koguma.core.build.network import NodeMetadata
 from koguma.core.build.snapshot_watcher import SnapshotWatcher
 from koguma.core.incremental import Db
-from koguma.envoy import schema
+from koguma.envoy import external, schema
 from koguma.envoy.encode import Encoder
+from koguma.envoy.external import ExternalEndpoint
 from koguma.envoy.snapshot import TYPES, Snapshot, XdsResource
+from koguma.kinds import mesh_external_service
 from koguma.main import all_kinds
 from koguma.model import documents, forms
 from koguma.model.control_plane_info import ControlPlaneInfo, Mode
+from koguma.model.destination import DestinationParts, DestinationPlugin, DestinationPort, SecretRef
 from koguma.model.kind import Kinds
 from koguma.model.resource import Key, Resource
+from koguma.model.schema import Spec, doc
 
-KINDS: Kinds = all_kinds()
+
+class KeyedConfig(Spec):
+    """What a plugin of tests is told."""
+
+    key: Annotated[SecretRef | None, doc("A Secret that Envoy gets.")] = None
+    fails: Annotated[bool, doc("Whether it fails.")] = False
+
+
+def _keyed(config: KeyedConfig, port: DestinationPort) -> DestinationParts:
+    """A cluster of a plugin of tests, with a secret of its own."""
+    assert not config.fails, "as it was told to"
+    key = {"generic_secret": {"secret": {"inline_string": port.text(config.key)}}} if config.key else None
+    endpoint = ExternalEndpoint(f"10.9.0.{port.number % 250}", 80)
+    return DestinationParts(
+        cluster=external.cluster(port.name, (endpoint,)),
+        secrets={"key": key} if key else {},
+        body_bytes_max=2_000_000 if key else 0,
+    )
+
+
+KEYED = DestinationPlugin(type="Keyed", doc="A plugin of tests.", config=KeyedConfig, build=_keyed)
+
+
+def _with_keyed(kinds: Kinds) -> Kinds:
+    """The kinds, where external services can lead to a plugin of another package, too."""
+    extended = mesh_external_service.with_extensions((*kinds["MeshExternalService"].extensions, KEYED))
+    return Kinds([extended if kind.name == extended.name else kind for kind in kinds])
+
+
+KINDS: Kinds = _with_keyed(all_kinds())
 HERE = ControlPlaneInfo(zone="east")
 _STEP = re.compile(r'\["([^"]+)"\]|\[(\d+|\*)\]|([^.\[]+)')
 

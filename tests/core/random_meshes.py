@@ -4,6 +4,7 @@ Drawn with Random and not with strategies, which favour small meshes; in those n
 policy takes part: those below in many forms, all others as their manuals show them.
 """
 
+import base64
 import re
 from random import Random
 from typing import Any
@@ -122,6 +123,8 @@ def _multi_zone_service(random: Random) -> dict[str, Any]:
 
 def _external_service(random: Random) -> dict[str, Any]:
     spec = _matching_spec(random) if random.random() < 0.5 else _released_spec(random)
+    if random.random() < 0.4:
+        spec = _extended_spec(random)
     return _named(random.choice(SERVICES), spec=spec, status=_status(random, 2))
 
 
@@ -153,6 +156,25 @@ def _released_spec(random: Random) -> dict[str, Any]:
         source = {"type": "Secret", "secretRef": {"kind": "Secret", "name": "ca"}}
         spec["tls"] = {"enabled": True, "verification": {"caCert": source}}
     return spec
+
+
+def _extended_spec(random: Random) -> dict[str, Any]:
+    """A service that leads to a plugin: one that is there, that fails, or that is not installed."""
+    arn = "arn:aws:lambda:us-west-2:123456789012:function:f"
+    config = random.choice(
+        [
+            {"type": "Lambda", "config": {"arn": arn, "payloadPassthrough": random.random() < 0.5}},
+            {"type": "Lambda", "config": {"arn": arn, "credentials": {"secret": "aws"}}},
+            {"type": "Keyed", "config": {"key": {"secret": "aws"}}},
+            {"type": "Keyed", "config": {"fails": random.random() < 0.5}},
+            {"type": "NotInstalled", "config": {"anything": [1]}},
+        ]
+    )
+    protocol = random.choice(["http", "http2"])
+    if random.random() < 0.5:
+        return {"match": {"port": 80, "protocol": protocol}, "extension": config}
+    match = {"type": "InternalVIP", "value": "a.ext.test", "port": 80, "protocol": protocol}
+    return {"match": [match], "destination": {"type": "Extension", "extension": config}}
 
 
 def _generator(random: Random) -> dict[str, Any]:
@@ -237,8 +259,12 @@ def _load_balancing(random: Random) -> dict[str, Any]:
     return _named("lb", spec=spec)
 
 
-def _secret(_random: Random) -> dict[str, Any]:
-    return _named("ca", data="LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t")
+def _secret(random: Random) -> dict[str, Any]:
+    if random.random() < 0.5:
+        return _named("ca", data="LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t")
+    key = random.choice(["a", "b", ""])
+    text = f"aws_access_key_id={key}\naws_secret_access_key={key}"
+    return _named("aws", data=base64.b64encode(text.encode()).decode())
 
 
 def _passthrough(random: Random) -> dict[str, Any]:

@@ -54,6 +54,15 @@ def test_who_comes_after_a_change_is_not_told_of_it(mesh):
     assert names(watcher.changed()) == ["a-0", "a-1"]
 
 
+def test_who_is_added_again_after_a_change_is_not_told_of_it(mesh):
+    db, watcher = mesh
+    pipeline.take(db, [timeout("t", 6)])
+    watcher.add(proxy(db, "a-0"))
+    assert names(watcher.changed()) == ["a-1"]
+    assert is_as_asked(db, watcher, proxy(db, "a-0"), proxy(db, "a-1"))
+    assert watcher.changed() == []
+
+
 def test_a_proxy_that_moves_to_others_shares_with_them_from_then_on(mesh):
     db, watcher = mesh
     moved = proxy(db, "a-1")

@@ -136,8 +136,15 @@ def test_secrets_that_a_plugin_names_are_references_of_the_object():
             (f"{path}.credentials.secret", "aws"),
             (f"{path}.caCert.secret", "ca"),
         ]
-    unknown = yaml.safe_load(written(config, type_="Queue"))
-    assert secret_references.of(mesh_external_service.KIND, unknown) == ()
+
+
+def test_what_looks_like_a_secret_of_a_plugin_that_is_not_installed_is_one():
+    config = "{a: [{b: {secret: aws}}], secretRef: {kind: Secret, name: ca}, secrets: no, c: {secret: 7}}"
+    found = secret_references.of(mesh_external_service.KIND, yaml.safe_load(written(config, type_="Queue")))
+    assert [(ref.path, ref.name) for ref in found] == [
+        (f"{CONFIG}.secretRef.name", "ca"),
+        (f"{CONFIG}.a[0].b.secret", "aws"),
+    ]
 
 
 class OtherConfig(Spec):

@@ -2,7 +2,8 @@
 
 Derived from the schema: wherever a kind has a data source, it may name a Secret. A name counts also where the
 source's `type`, or a switch beside it, makes it unused for now: whoever flips the switch later writes no new
-reference.
+reference. For the same reason, in the configuration of a plugin that is not installed everything counts that
+looks like a reference: nobody is asked when it is installed.
 """
 
 import re
@@ -14,9 +15,12 @@ from koguma.model import typed_parts
 from koguma.model.destination import SecretRef
 from koguma.model.kind import Kind
 from koguma.model.schema import Json
-from koguma.model.violation import child
+from koguma.model.violation import child, item
 
 SOURCES: Final[typed_parts.PartTypes] = frozenset({DataSource, SecretRef, SecureDataSource, TlsSource})
+
+
+_UNTYPED: Final[typed_parts.PartTypes] = frozenset({typed_parts.NAMED_BY})
 
 
 class SecretReference(NamedTuple):
@@ -41,12 +45,27 @@ def of(kind: Kind, spec: Json) -> tuple[SecretReference, ...]:
         return ()
     root = "" if kind.inline else "spec"
     sources = typed_parts.parts_of(kind.spec, spec, SOURCES, root, kind.named_types)
-    return tuple(reference for source in sources for reference in _named(source.value, source.path))
+    untyped = typed_parts.parts_of(kind.spec, spec, _UNTYPED, root, kind.named_types)
+    return (
+        *(reference for source in sources for reference in _named(source.value, source.path)),
+        *(reference for config in untyped for reference in _anywhere(config.value, config.path)),
+    )
 
 
 def is_referring(kind: Kind) -> bool:
     """Whether objects of a kind can refer to Secrets."""
     return typed_parts.holds(kind.spec, SOURCES, kind.named_types)
+
+
+def _anywhere(value: Json, path: str) -> Iterator[SecretReference]:
+    """What looks like a reference in JSON of which no type is known."""
+    if isinstance(value, Mapping):
+        yield from _named(value, path)
+        for name, part in value.items():
+            yield from _anywhere(part, child(path, str(name)))
+    elif isinstance(value, list | tuple):
+        for index, part in enumerate(value):
+            yield from _anywhere(part, item(path, index))
 
 
 def _named(source: Mapping[str, Json], path: str) -> Iterator[SecretReference]:

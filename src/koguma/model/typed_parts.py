@@ -173,7 +173,7 @@ def _holds(info: type_info.Type, types: PartTypes, named: NamedTypes) -> bool:
     """Whether a value of this type can contain such a part; most cannot, and are skipped."""
     match info:
         case type_info.Metadata(extra=extra) if NAMED_BY in (extra or {}):
-            return any(_holds(_info(type_), types, ()) for _, type_ in named)
+            return NAMED_BY in types or any(_holds(_info(type_), types, ()) for _, type_ in named)
         case type_info.Metadata(type=inner, extra=extra):
             return not types.isdisjoint(extra or ()) or _holds(_read_as(inner, extra), types, named)
         case type_info.StructType(cls=cls):
