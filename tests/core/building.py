@@ -102,6 +102,10 @@ def proxies(db: Db) -> tuple[Key, ...]:
     )
 
 
+def dataplanes(db: Db) -> tuple[Key, ...]:
+    return world.BY_KIND_EVERYWHERE.keys(db, "Dataplane")
+
+
 def proxy(db: Db, name: str) -> Key:
     (key,) = [key for key in proxies(db) if key.name == name]
     return key

@@ -19,6 +19,7 @@ from koguma.model.resource import Key, Resource
 
 SERVICES = ("a", "b", "c")
 PROXIES = ("p1", "p2", "p3")
+EGRESSES = ("e1", "e2")
 OFTEN = ("Dataplane", "MeshService") * 4
 PROTOCOLS = ("http", "tcp", "grpc", "http2")
 
@@ -43,7 +44,9 @@ def node_metadata(random: Random) -> NodeMetadata:
     )
 
 
-def dataplane_key(random: Random) -> Key:
+def proxy_key(random: Random) -> Key:
+    if random.random() < 0.3:
+        return Key("ZoneEgress", "", "east", "", random.choice(EGRESSES))
     return Key("Dataplane", "default", "east", "", random.choice(PROXIES))
 
 
@@ -54,7 +57,16 @@ def _named(name: str, **more: Any) -> dict[str, Any]:
 def _mesh(random: Random) -> dict[str, Any]:
     mode = random.choice(["", "", "STRICT", "PERMISSIVE"])
     backends = [{"name": "ca", "type": "builtin", "mode": mode}]
-    return {"name": "default", **({"mtls": {"enabledBackend": "ca", "backends": backends}} if mode else {})}
+    if not mode:
+        return {"name": "default"}
+    routing = {"zoneEgress": random.choice([True, False])}
+    return {"name": "default", "mtls": {"enabledBackend": "ca", "backends": backends}, "routing": routing}
+
+
+def _egress(random: Random) -> dict[str, Any]:
+    networking = {"address": random.choice(["10.0.0.8", "10.0.0.9"]), "port": random.choice([10002, 10003])}
+    zone, labels = random.choice(["east", "east", "west"]), {"team": random.choice(["x", "y"])}
+    return {"name": random.choice(EGRESSES), "labels": labels, "networking": networking, "x-zone": zone}
 
 
 def _dataplane(random: Random) -> dict[str, Any]:
@@ -287,6 +299,7 @@ def _passthrough(random: Random) -> dict[str, Any]:
 KINDS = {
     "Mesh": _mesh,
     "Dataplane": _dataplane,
+    "ZoneEgress": _egress,
     "MeshService": _service,
     "MeshMultiZoneService": _multi_zone_service,
     "MeshExternalService": _external_service,

@@ -294,7 +294,7 @@ class Fleet:
             pipeline.take(self.db, [], [key])
 
     def connect(self, random: Random) -> None:
-        key, node = random_meshes.dataplane_key(random), random_meshes.node_metadata(random)
+        key, node = random_meshes.proxy_key(random), random_meshes.node_metadata(random)
         self.nodes[key] = node
         self.db.set(network.NODE_METADATA, key, node)
         self.watcher.add(key)
@@ -308,7 +308,7 @@ class Fleet:
             self.db.remove(network.NODE_METADATA, key)
 
     def ask(self, random: Random) -> None:
-        key = random_meshes.dataplane_key(random)
+        key = random_meshes.proxy_key(random)
         assert bodies(snapshot.of(self.db, key)) == self.fresh(key)
 
     def changed(self, _random: Random | None = None) -> None:
