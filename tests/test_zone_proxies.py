@@ -7,8 +7,10 @@ import pytest
 
 from koguma.model.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
 from koguma.model.labels import REGISTERED_BY
+from tests import build
 from tests.build import dataplane
 from tests.control_plane import LocalControlPlane
+from tests.kube_client import bind_role, create_role
 from tests.proxy_connections import connect, next_offer, web_token
 from tests.waiting import until
 
@@ -147,3 +149,62 @@ def test_a_later_run_keeps_the_place_of_an_earlier_one(plane):
         bring(plane, "twice-1", workdir="/one")
     for each in (first, second):
         plane.run(each.close())
+
+
+@pytest.fixture(scope="module")
+def serving(plane):
+    """A mesh with mTLS and an external service, with policies on the egress and on callers."""
+    builtin = {"enabledBackend": "ca", "backends": [{"name": "ca", "type": "builtin"}]}
+    endpoints = {"type": "Regular", "endpoints": [{"address": "192.0.2.1", "port": 80}]}
+    match = [{"type": "InternalVIP", "value": "api.ext", "port": 80, "protocol": "http"}]
+    breaker = {"connectionLimits": {"maxConnections": 7}}
+    documents = [
+        {"type": "Mesh", "name": "shop", "mtls": builtin, "skipCreatingInitialPolicies": ["*"]},
+        build.document("MeshExternalService", "api", "shop", spec={"match": match, "destination": endpoints}),
+        build.policy("MeshCircuitBreaker", "cb", (build.ANY, breaker), mesh="shop"),
+        build.policy("MeshRetry", "retry", (build.ANY, {"http": {"numRetries": 2}}), mesh="shop"),
+        build.document(
+            "MeshTrafficPermission",
+            "web",
+            "shop",
+            spec={
+                "rules": [
+                    {"default": {"allow": [{"spiffeID": {"type": "Exact", "value": "spiffe://shop/web"}}]}}
+                ]
+            },
+        ),
+    ]
+    answer = plane("POST", "/_apply", documents)
+    assert answer.status == 200, answer.text
+    assert plane("PUT", "/zoneegresses/shown-1", egress("shown-1")).status in (200, 201)
+    return plane
+
+
+def test_what_an_egress_gets_can_be_read(serving):
+    shown = serving("GET", "/zoneegresses/shown-1/_config").json["xds"]
+    clusters = shown["type.googleapis.com/envoy.config.cluster.v3.Cluster"]
+    assert "kri_extsvc_shop_default__api_80" in clusters
+    assert serving("GET", "/zoneegresses/none/_config").status == 404
+    assert serving("GET", "/zoneingresses/none/_config").status == 404
+
+
+def test_the_policies_that_act_on_an_egress_are_shown_by_service(serving):
+    (service,) = serving("GET", "/zoneegresses/shown-1/_policies").json["services"]
+    assert service["kri"] == "kri_extsvc_shop_default__api_80"
+    assert service["sni"] == "sni.extsvc.shop.default.api.80"
+    assert [each["kind"] for each in service["inbound"]] == ["MeshTrafficPermission"]
+    assert [each["kind"] for each in service["outbound"]] == ["MeshCircuitBreaker"]  # retries act on callers
+    assert service["outbound"][0]["conf"] == [{"connectionLimits": {"maxConnections": 7}}]
+
+
+def test_a_reader_of_egresses_sees_no_policies_of_other_meshes(serving):
+    rule = {"verbs": ["get", "list"], "apiGroups": ["rest.koguma.io"], "resources": ["zoneegresses"]}
+    create_role(serving, "egress-reader", rule)
+    bind_role(serving, "eve", "egress-reader")
+    for user, status, services in (("eve", 200, []), ("mallory", 403, None)):
+        answer = serving("GET", "/zoneegresses/shown-1/_policies", Impersonate_User=user)
+        assert (answer.status, answer.json.get("services")) == (status, services)
+        assert serving("GET", "/zoneegresses/shown-1/_config", Impersonate_User=user).status == 403
+        shown = serving("GET", "/_proxies", Impersonate_User=user).json["items"]
+        assert all(each["kind"] == "ZoneEgress" for each in shown)
+        assert bool(shown) is (user == "eve")

@@ -5,6 +5,8 @@ web, guest ──mTLS + SNI──▶ egress-1 ──TLS──▶ api (HTTP), db 
 
 import contextlib
 import json
+import os
+import signal
 import socket
 import ssl
 from collections.abc import Iterator
@@ -14,7 +16,6 @@ import pytest
 
 from tests import build
 from tests.core.external_servers import AUTHORITY, made
-from tests.http_client import PersistentConnection
 from tests.live_mesh import Echo, LiveMesh, Sidecar, TcpEcho, echoed_bytes, steady_traffic
 from tests.waiting import until
 
@@ -123,6 +124,10 @@ def test_the_egress_is_shown_with_its_certificate_and_its_chains(usual: EgressMe
     assert (shown["state"], shown["kind"], shown["failures"]) == ("synced", "ZoneEgress", [])
     assert "egress-1" in usual.koguma("get", "proxies").stdout
     assert "127.0.0.1" in usual.koguma("get", "zoneegresses").stdout
+    inspected = usual.koguma("inspect", "zoneegress", "egress-1").stdout
+    assert API_SNI in inspected
+    assert "MeshTrafficPermission" in inspected
+    assert usual.koguma("inspect", "zoneegress", "none", check=False).returncode == 1
 
 
 def test_who_is_not_permitted_is_denied_by_the_egress(usual: EgressMesh):
@@ -186,17 +191,15 @@ def test_switching_the_egress_off_and_on_fails_no_request(usual: EgressMesh):
 def test_a_second_egress_takes_over_and_a_drained_one_fails_no_request(usual: EgressMesh):
     other = usual.egress("egress-2")
     usual.wait_until_synced()
-    connection = PersistentConnection(usual.web.outbounds[API])
-    with contextlib.closing(connection), steady_traffic(usual.web.outbounds[API]) as counts:
+    stat = "cluster.kri_extsvc_default_default__api_443.upstream_rq_total"
+    with steady_traffic(usual.web.outbounds[API]) as counts:
+        until(lambda: other.stats(f"^{stat}$").get(stat, 0) > 0, "the second egress is used")
         assert other.stop() == 0
     assert set(counts) == {"200"}, counts
 
 
 @pytest.mark.expected_errors("Envoy was ended by SIGKILL")
 def test_an_egress_that_crashes_comes_back(usual: EgressMesh):
-    import os
-    import signal
-
     os.kill(usual.out.envoy_pid(), signal.SIGKILL)
     usual.out.wait_for_output("is ready again")
     until(lambda: usual.web.call(API).status == 200, "calls are answered again")

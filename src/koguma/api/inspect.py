@@ -27,13 +27,13 @@ class Inspect:
 
     async def rules(self, call: Call, mesh: str, name: str) -> web.StreamResponse:
         """All rules of a proxy, kind by kind."""
-        fields = _fields(call)
+        fields = fields_of(call)
         db, proxy = await self._proxy(call, mesh, name)
         return answer_json(rules_view.of_proxy(db, proxy, fields=fields))
 
     async def policies(self, call: Call, mesh: str, name: str) -> web.StreamResponse:
         """The policies that are effective for a proxy as a whole."""
-        fields = _fields(call)
+        fields = fields_of(call)
         db, proxy = await self._proxy(call, mesh, name)
         return answer_json(inspect.whole_policies(db, proxy, fields=fields))
 
@@ -44,7 +44,7 @@ class Inspect:
 
     async def inbound_policies(self, call: Call, mesh: str, name: str, kri: str) -> web.StreamResponse:
         """The policies that are effective on one inbound."""
-        fields = _fields(call)
+        fields = fields_of(call)
         db, proxy = await self._proxy(call, mesh, name)
         named_proxy, section = self._part(kri)
         if named_proxy != proxy:
@@ -57,13 +57,13 @@ class Inspect:
 
     async def outbound_policies(self, call: Call, mesh: str, name: str, kri: str) -> web.StreamResponse:
         """The policies that are effective on one outbound."""
-        fields = _fields(call)
+        fields = fields_of(call)
         db, port = await self._outbound(call, mesh, name, kri)
         return answer_json(inspect.outbound_policies(db, port, fields=fields) if port else {"policies": []})
 
     async def outbound_routes(self, call: Call, mesh: str, name: str, kri: str) -> web.StreamResponse:
         """The routes of one outbound."""
-        fields = _fields(call)
+        fields = fields_of(call)
         db, port = await self._outbound(call, mesh, name, kri)
         return answer_json(inspect.outbound_routes(db, port, fields=fields) if port else {"routes": []})
 
@@ -71,7 +71,7 @@ class Inspect:
         self, call: Call, mesh: str, name: str, kri: str, route_kri: str
     ) -> web.StreamResponse:
         """The policies that are effective on one route of one outbound."""
-        fields = _fields(call)
+        fields = fields_of(call)
         db, port = await self._outbound(call, mesh, name, kri)
         route, _ = self._part(route_kri)
         return answer_json(
@@ -114,7 +114,7 @@ class Inspect:
 
     async def gateway_rules(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
         """All rules of a MeshGateway: those of a proxy that would serve it."""
-        fields = _fields(call)
+        fields = fields_of(call)
         db, key = await self._object(call, kind, mesh, name)
         gateway = self._context.find(call.user, kind, mesh, name)
         proxy = inspect.gateway_proxy(gateway, self._context.control_plane)
@@ -143,7 +143,7 @@ class Inspect:
         return key, section
 
 
-def _fields(call: Call) -> bool:
+def fields_of(call: Call) -> bool:
     """Whether the query asks for who set each field."""
     word = call.query.get("origins")
     if word not in (None, "fields"):

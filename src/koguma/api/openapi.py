@@ -8,6 +8,7 @@ import msgspec
 from koguma import __version__
 from koguma.api import parameters, watch
 from koguma.api.call import JSON
+from koguma.identity.proxy_types import EGRESS
 from koguma.model import forms, json_patch
 from koguma.model.kind import Kind, Kinds
 from koguma.model.schema import Json, json_schemas
@@ -420,8 +421,20 @@ _OF_PROXY: Final = {
 }
 
 
+# The same below a ZoneEgress.
+_OF_EGRESS: Final = {
+    "_config": ("inspectEgressConfig", "xds", "What the egress's Envoy is to have, by type and name."),
+    "_policies": ("inspectEgressPolicies", "services", "What acts on the egress, by external service."),
+}
+
+
 def _inspect_paths(kind: Kind) -> dict[str, Json]:
     base = f"/meshes/{{mesh}}/{kind.path}/{{name}}"
+    if kind.name == EGRESS.kind:
+        return {
+            f"/{kind.path}/{{name}}/{path}": _inspected(path, *operation, is_in_mesh=False)
+            for path, operation in _OF_EGRESS.items()
+        }
     if kind.name == "Dataplane":
         return {f"{base}/{path}": _inspected(path, *operation) for path, operation in _OF_PROXY.items()}
     below = parameters.below(kind)
@@ -444,14 +457,14 @@ _SELECTING: Final = {
 }
 
 
-def _inspected(path: str, operation: str, listed: str, words: str) -> Json:
+def _inspected(path: str, operation: str, listed: str, words: str, *, is_in_mesh: bool = True) -> Json:
     parts = [name for name in ("kri", "route") if f"{{{name}}}" in path]
     text = {"type": "string", "description": "A KRI, with the port as its section."}
     type_ = "object" if listed == "xds" else "array"
     schema = {"type": "object", "required": [listed], "properties": {listed: {"type": type_}}}
     return {
         "parameters": [
-            _MESH,
+            *((_MESH,) if is_in_mesh else ()),
             _NAME,
             *({"name": name, "in": "path", "required": True, "schema": text} for name in parts),
         ],

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from koguma.identity.proxy_types import EGRESS
 from koguma.model.errors import Invalid
 from koguma.model.kind import Kind, Kinds
 from koguma.model.schema import Json
@@ -173,6 +174,8 @@ OF_PROXY: Final[Mapping[str, PlainPath]] = {
     "_outbounds/{kri}/_routes": _VIEW,
     "_outbounds/{kri}/_routes/{route}/_policies": _VIEW,
 }
+# What stands below a ZoneEgress.
+OF_EGRESS: Final[Mapping[str, PlainPath]] = {"_config": UNPAGED, "_policies": _VIEW}
 _HOSTS: Final = ("MeshService", "MeshExternalService", "MeshMultiZoneService")
 
 
@@ -190,6 +193,8 @@ def below(kind: Kind) -> Mapping[str, PlainPath]:
     """What stands below an object of a kind, by the rest of the path."""
     if kind.name == "Dataplane":
         return OF_PROXY
+    if kind.name == EGRESS.kind:
+        return OF_EGRESS
     paths: dict[str, PlainPath] = {}
     if kind.policy is not None:
         # `-resources` is what Kuma's own command line asks for; the last is older than both.

@@ -75,8 +75,8 @@ class Proxies:
         db = await context.database()
         context.check_mesh(call.user, mesh)
         key = context.find(call.user, context.kinds["Dataplane"], mesh, name).key
-        current = _config(db, key)
-        config = _config(what_if.with_shadows(db, mesh), key) if is_shadow else current
+        current = config_of(db, key)
+        config = config_of(what_if.with_shadows(db, mesh), key) if is_shadow else current
         return answer_json(
             {"xds": config, **({"diff": json_diff.patch(current, config)} if has_diff else {})}
         )
@@ -93,7 +93,8 @@ def _chosen(call: Call, name: str, words: tuple[str, ...]) -> str:
     return value
 
 
-def _config(db: Db, proxy: Key) -> dict[str, dict[str, Json]]:
+def config_of(db: Db, proxy: Key) -> dict[str, dict[str, Json]]:
+    """The xDS resources of a proxy, by type and name; secrets are masked."""
     encoder = encoding.ENCODER.get(db, "envoy")
     if encoder is None:
         raise Unavailable("this control plane has no Envoy schema; see `koguma check`")

@@ -18,6 +18,8 @@ from koguma.api.storage_migration import StorageMigrations
 from koguma.api.system import System
 from koguma.api.tokens import TokenIssuer
 from koguma.api.watch import Watches
+from koguma.api.zone_proxies import ZoneProxies
+from koguma.identity.proxy_types import EGRESS
 from koguma.model.kind import Kind, Kinds
 
 _ITEM_TITLES = {
@@ -128,8 +130,8 @@ def objects(kinds: Kinds, handlers: PlainObjects, watches: Watches) -> Route:
     return route
 
 
-def inspect(kinds: Kinds, handlers: Inspect, proxies: Proxies) -> Route:
-    """Paths below a Dataplane, a policy or a service."""
+def inspect(kinds: Kinds, handlers: Inspect, proxies: Proxies, zone_proxies: ZoneProxies) -> Route:
+    """Paths below a Dataplane, a zone proxy, a policy or a service."""
     of_proxy: dict[str, Handler] = {
         "_rules": handlers.rules,
         "_policies": handlers.policies,
@@ -156,14 +158,23 @@ def inspect(kinds: Kinds, handlers: Inspect, proxies: Proxies) -> Route:
     below = {
         (kind.name, path): _inspected(of_object[path], declared)
         for kind in kinds
-        if kind.name != "Dataplane"
+        if kind.name not in ("Dataplane", EGRESS.kind)
         for path, declared in parameters.below(kind).items()
+    }
+
+    of_egress: dict[str, Handler] = {"_config": zone_proxies.config, "_policies": zone_proxies.policies}
+    below_egress = {
+        path: _inspected(of_egress[path], declared) for path, declared in parameters.OF_EGRESS.items()
     }
 
     def route(segments: tuple[str, ...]) -> RouteMatch | None:
         match segments:
             case ("meshes", mesh, path, name, _, *_):
                 kind, rest = kinds.by_path.get(path), segments[4:]
+            case (path, name, word) if word in below_egress:
+                kind = kinds.by_path.get(path)
+                is_egress = kind is not None and kind.name == EGRESS.kind
+                return (below_egress[word], (kind, name)) if is_egress else None
             case _:
                 return None
         if kind is not None and kind.name == "Dataplane":

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -33,6 +34,26 @@ def dataplane(client: ApiClient, name: str, *, mesh: str, output: str | None) ->
     except ApiError as error:
         raise error.about(objects.shown("Dataplane", name, mesh)) from None
     _show({"layout": layout, "rules": rules}, inspection.proxy(layout, rules), output)
+
+
+@command.command("zoneegress")
+@click.argument("name")
+@options.output("json")
+@options.connected
+def zoneegress(client: ApiClient, name: str, *, output: str | None) -> None:
+    """Show the external services that a zone egress serves, and the policies that act on it."""
+    try:
+        services = client.get(f"/zoneegresses/{quote(name, safe='')}/_policies").field("services")
+    except ApiError as error:
+        raise error.about(objects.shown("ZoneEgress", name, "")) from None
+    titles = ("MESH", "SERVICE", "SERVER NAME", "POLICIES ON CALLS THAT ARRIVE", "ON CALLS THAT LEAVE")
+    rows = (_served(service) for service in services)
+    _show({"services": services}, iter(tables.lines(titles, rows)), output)
+
+
+def _served(service: Json) -> tuple[str, ...]:
+    acting = (", ".join(each["kind"] for each in service[part]) or "-" for part in ("inbound", "outbound"))
+    return (service["mesh"], service["kri"], service["sni"] or "-", *acting)
 
 
 @command.command("policy")

@@ -38,6 +38,7 @@ from koguma.api.system import System
 from koguma.api.tokens import TokenIssuer
 from koguma.api.tracing import Tracer
 from koguma.api.watch import Watches
+from koguma.api.zone_proxies import ZoneProxies
 from koguma.application.context import Context, InstanceInfo
 from koguma.application.live_catalog import LiveCatalog
 from koguma.application.live_engine import LiveEngine
@@ -283,7 +284,7 @@ class ControlPlane:
         authenticator = Authenticator(verifier.user, self.settings.localhost_is_admin)
         variable = (
             routes.objects(self.kinds, objects, watches),
-            routes.inspect(self.kinds, Inspect(context), proxies),
+            routes.inspect(self.kinds, Inspect(context), proxies, ZoneProxies(context)),
             *kube.routes,
         )
         return Dispatch(

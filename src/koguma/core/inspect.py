@@ -15,7 +15,7 @@ from koguma.core import match as matching
 from koguma.core.build import network
 from koguma.core.inbound import Client, InboundRule
 from koguma.core.incremental import Db
-from koguma.core.items import Entries
+from koguma.core.items import ByKind, Entries
 from koguma.core.lint import egresses, external_plugins
 from koguma.core.meta import kri
 from koguma.core.provenance import ShownConf, Viewer
@@ -151,9 +151,14 @@ def inbound_sections(db: Db, proxy: Key) -> tuple[str, ...]:
 
 def inbound_policies(db: Db, proxy: Key, section: str, *, fields: bool = False) -> Json:
     """The rules for calls that arrive at one inbound; not merged, since each may be for other clients."""
-    viewer = Viewer(db, fields=fields)
     traits = matching.traits(db, proxy)
     assert traits is not None, proxy
+    return policies_on_inbound(db, traits, section, fields=fields)
+
+
+def policies_on_inbound(db: Db, traits: matching.Traits, section: str, *, fields: bool = False) -> Json:
+    """The same for proxies with these traits."""
+    viewer = Viewer(db, fields=fields)
     by_kind = dict(inbound.of(db, traits, section))
 
     def shown(kind: str, entries: Entries) -> Json:
@@ -193,6 +198,13 @@ def outbound_policies(db: Db, port: PortRules, *, fields: bool = False) -> Json:
     """The merged confs for calls to one port, without routes."""
     viewer = Viewer(db, fields=fields)
     return _with_inactive(db, "to", port.entries, partial(_merged, viewer, listed=True))
+
+
+def merged_policies(db: Db, by_kind: ByKind, *, fields: bool = False) -> Iterator[Json]:
+    """The merged conf of each kind."""
+    viewer = Viewer(db, fields=fields)
+    for kind, entries in by_kind:
+        yield _merged(viewer, kind, entries, listed=True)
 
 
 def route_policies(db: Db, port: PortRules, route: Key, *, fields: bool = False) -> Json:
