@@ -100,6 +100,7 @@ def test_every_setting_but_access_can_come_from_a_variable():
             "virtual_ipv6_cidr",
             "outgoing_services",
             "feature_gates",
+            "service_account_issuer",
             "traces_endpoint",
             "traces_ratio",
         ):

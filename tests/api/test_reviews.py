@@ -2,13 +2,14 @@
 
 import pytest
 
+from koguma.access.token_keys import ReviewedToken
 from koguma.access.user import LOCAL_ADMIN, User
 from koguma.api.kube import reviews
 from koguma.model.errors import BadRequest, Invalid, Unauthenticated
 from tests.stored_rbac import ANN, BOB, PLAIN_TIMEOUTS, TIMEOUTS, StoredAccess, role, role_binding
 
 
-def refuse(_token):
+def refuse(_token, _audiences):
     raise Unauthenticated("token is revoked")
 
 
@@ -165,8 +166,12 @@ def test_token_reviews(reader):
     info = {"username": "bob", "groups": ["mesh-system:authenticated", "system:authenticated"]}
     good = {"authenticated": True, "user": info, "audiences": ["koguma"]}
 
-    def verify(token):
-        return BOB if token == "t" else refuse(token)
+    def verify(token, audiences):
+        if token != "t":
+            refuse(token, audiences)
+        if audiences and "koguma" not in audiences:
+            raise Unauthenticated("the token is for none of the asked audiences")
+        return ReviewedToken(BOB, ("koguma",))
 
     def status(**spec):
         return review(reader, "TokenReview", spec, verify=verify)

@@ -424,6 +424,7 @@ def test_bindings_of_a_new_store_name_roles_that_it_has():
         "system:discovery": known,
         "system:basic-user": known,
         "system:public-info-viewer": known | {"system:unauthenticated"},
+        "system:service-account-issuer-discovery": {"system:serviceaccounts"},
     }
     assert set(given_to) < set(roles)
     for document in (*roles.values(), *default_bindings()):

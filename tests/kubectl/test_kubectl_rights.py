@@ -2,6 +2,7 @@
 
 import json
 
+import jwt
 import pytest
 
 from tests.kubectl.documents import route, timeout
@@ -9,6 +10,7 @@ from tests.kubectl.documents import route, timeout
 pytestmark = pytest.mark.slow
 
 KNOWS_WHOAMI = 27
+CREATES_TOKENS = 24
 
 
 @pytest.fixture
@@ -186,3 +188,26 @@ def test_a_key_in_an_object_is_hidden_and_survives_every_way_to_write_it(kube):
     kube("delete", kind, name, *here)
     kube("delete", "rolebinding", role, *here)
     kube("delete", "clusterrole", role)
+
+
+def test_a_token_of_a_service_account_is_used_as_any_other(kube):
+    if kube.minor < CREATES_TOKENS:
+        assert "unknown flag" in kube.refused("create", "token", "bot", "--duration=10m")
+        return
+    kube("create", "serviceaccount", "bot")
+    kube("create", "rolebinding", "bots", "--clusterrole=view", f"--serviceaccount={kube.namespace}:bot")
+    kube("create", "secret", "generic", "lifeline")
+    words = ("--bound-object-kind=Secret", "--bound-object-name=lifeline", "--duration=10m")
+    token = kube("create", "token", "bot", *words)
+    bot = kube.with_token("bot", token)
+    assert bot("get", "configmaps", "-o", "name") is not None
+    assert "cannot create resource" in bot.refused("create", "configmap", "x")
+    if kube.minor >= KNOWS_WHOAMI:
+        assert f"system:serviceaccount:{kube.namespace}:bot" in bot("auth", "whoami")
+    claims = jwt.decode(
+        kube("create", "token", "bot", "--audience=vault"), options={"verify_signature": False}
+    )
+    assert claims["aud"] == ["vault"]
+    kube("delete", "secret", "lifeline")
+    assert "the Secret that the token is bound to has been deleted" in bot.refused("get", "configmaps")
+    assert "less than 10 minutes" in kube.refused("create", "token", "bot", "--duration=9m")

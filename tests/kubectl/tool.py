@@ -142,8 +142,12 @@ class Kube:
         asked = {"name": name, "groups": list(groups), "validFor": "1h"}
         answer = self.plane("POST", "/tokens/user", asked, Authorization=f"Bearer {self.admin_token}")
         assert answer.status == 200, answer.body
+        return self.with_token(name, answer.body.decode())
+
+    def with_token(self, name: str, text: str) -> "Kube":
+        """kubectl with a token."""
         token = self.folder / f"{name}.token"
-        token.write_bytes(answer.body)
+        token.write_text(text)
         other = object.__new__(Kube)
         other.__dict__ = {**self.__dict__}
         other._config = self._kubeconfig(name, token)

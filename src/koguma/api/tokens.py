@@ -8,12 +8,13 @@ from datetime import datetime, timedelta
 
 from aiohttp import web
 
+from koguma.access import service_accounts
 from koguma.access.authorizer import Attempt
 from koguma.access.token_keys import TokenKeys
 from koguma.api.call import Call, answer, answer_json
 from koguma.application.context import Context
 from koguma.identity import token_advice, token_requests, tokens
-from koguma.identity.claims import DATAPLANE, USER, ZONE, C
+from koguma.identity.claims import DATAPLANE, SERVICE_ACCOUNT, USER, ZONE, C, ServiceAccountClaims
 from koguma.identity.signing_keys import KeyRing
 from koguma.identity.token_advice import UnverifiedToken
 from koguma.model.errors import BadRequest, Forbidden, Unauthenticated
@@ -68,13 +69,19 @@ class TokenIssuer:
         review = {"purpose": claimed.purpose.name if claimed.purpose else "", "mesh": claimed.mesh}
         if claimed.purpose is None:
             return answer_json({**review, "valid": False, "reason": "it is no token of this control plane"})
-        attempt = Attempt("create", _RESOURCES[claimed.purpose.name], mesh=claimed.mesh)
+        attempt = (
+            Attempt("create", "tokenreviews", group="authentication.k8s.io")
+            if claimed.purpose is SERVICE_ACCOUNT
+            else Attempt("create", _RESOURCES[claimed.purpose.name], mesh=claimed.mesh)
+        )
         refusal = f'user "{call.user}" cannot {attempt}, so cannot ask about such a token'
         self._context.access.check(call.user, attempt, refusal)
         if claimed.purpose.is_per_mesh and not claimed.mesh:
             return answer_json({**review, "valid": False, "reason": "token names no mesh"})
         try:
-            tokens.verify(self._keys.ring(claimed.purpose, claimed.mesh), token, self._clock())
+            claims = tokens.verify(self._keys.ring(claimed.purpose, claimed.mesh), token, self._clock())
+            if isinstance(claims, ServiceAccountClaims):
+                service_accounts.check(self._keys.state, claims)
         except Unauthenticated as error:
             return answer_json({**review, "valid": False, "reason": error.detail})
         return answer_json({**review, "valid": True, "reason": ""})

@@ -49,7 +49,9 @@ def decoded(token: str) -> tuple[Json, Json]:
 
 
 def purpose(claims: Json) -> str:
-    """What a token is for, as its claims show it: user, dataplane or zone."""
+    """What a token is for, as its claims show it: user, dataplane, zone or service-account."""
+    if "kubernetes.io" in claims:
+        return "service-account"
     if "Mesh" in claims:
         return "dataplane"
     return "zone" if "Zone" in claims else "user"

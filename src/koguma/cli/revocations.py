@@ -11,9 +11,11 @@ from koguma.cli.client import ApiClient, ApiResponse, Json
 from koguma.cli.failures import ApiError, CommandFailure
 from koguma.cli.kind_lookup import KindInfo
 from koguma.cli.objects import ObjectName
-from koguma.identity.claims import DATAPLANE, USER, ZONE, Purpose
+from koguma.identity.claims import DATAPLANE, SERVICE_ACCOUNT, USER, ZONE, Purpose
 
-_PURPOSES: Final[dict[str, Purpose[Any]]] = {purpose.name: purpose for purpose in (USER, DATAPLANE, ZONE)}
+_PURPOSES: Final[dict[str, Purpose[Any]]] = {
+    purpose.name: purpose for purpose in (USER, DATAPLANE, ZONE, SERVICE_ACCOUNT)
+}
 _SECRET: Final = KindInfo("Secret", "secrets")
 _GLOBAL_SECRET: Final = KindInfo("GlobalSecret", "globalsecrets", is_mesh_scoped=False)
 _TRIES: Final = 5

@@ -90,7 +90,7 @@ def zone(client: ApiClient, *, zone: str | None, scopes: Sequence[str], valid_fo
 
 
 @command.command("revoke")
-@click.argument("purpose", type=click.Choice(("user", "dataplane", "zone")))
+@click.argument("purpose", type=click.Choice(("user", "dataplane", "zone", "service-account")))
 @click.argument("token", metavar="TOKEN|ID|-")
 @click.option("-m", "--mesh", help="Mesh of a dataplane token that is given by its id.")
 @options.connected

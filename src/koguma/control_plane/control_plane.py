@@ -26,6 +26,7 @@ from koguma.api.call import Call, answer
 from koguma.api.dispatch import Dispatch
 from koguma.api.health import Checks, Health
 from koguma.api.inspect import Inspect
+from koguma.api.kube.account_tokens import AccountTokens
 from koguma.api.kube.form import KubeForm
 from koguma.api.metrics import Gauges, Metrics
 from koguma.api.open_watches import OpenWatches
@@ -247,12 +248,14 @@ class ControlPlane:
         objects = PlainObjects(context, shown)
         opened = self._open_watches
         watches = Watches(context, opened, shown)
-        verifier = TokenVerifier(keys, now)
+        issuer = self.settings.service_account_issuer
+        verifier = TokenVerifier(keys, now, (issuer,))
+        tokens = AccountTokens(context, keys, verifier.reviewed, now, issuer)
         with_ids = self.settings.gate("ResourceID")
         readiness = {"started": lambda: self._not_ready, "store-room": lambda: self.store.full}
         servers = AggregatedServers(context, now)
         self._run("aggregated servers", servers.run)
-        kube = KubeForm(context, now, verifier.user, opened, readiness, servers, resource_ids=with_ids)
+        kube = KubeForm(context, now, tokens, opened, readiness, servers, resource_ids=with_ids)
         self.metrics.registry.register(Gauges(lambda: self._gauges(len(opened))))
         health = Health(context.access, self.metrics, self._unready, checks)
         description = openapi.encoded(self.kinds)
@@ -272,13 +275,12 @@ class ControlPlane:
             "openapi.json": (show_openapi, False),
         }
         system = System(context, objects, resource_ids=with_ids)
-        issuer = TokenIssuer(context, keys, now)
         fixed = routes.fixed(
             system,
             Apply(context, objects),
             Backup(context, objects),
             StorageMigrations(context),
-            issuer,
+            TokenIssuer(context, keys, now),
             pages,
         )
         authenticator = Authenticator(verifier.user, self.settings.localhost_is_admin)

@@ -1,7 +1,8 @@
-"""Claims of the three kinds of tokens.
+"""Claims of the four kinds of tokens.
 
 A user token names a user of the API, a dataplane token binds a proxy, a zone token binds what a zone runs.
-The names of claims, Secrets and groups are Kuma's, so that its tokens and keys work here.
+The names of their claims, Secrets and groups are Kuma's, so that its tokens and keys work here. The token of
+a service account has the claims that Kubernetes gives it.
 """
 
 from collections.abc import Mapping
@@ -42,6 +43,30 @@ class ZoneClaims(TokenClaims, frozen=True, kw_only=True, rename="pascal"):
 
     zone: str = ""
     scope: tuple[str, ...] = ()
+
+
+class ClaimedObject(msgspec.Struct, frozen=True):
+    """An object that a token is bound to; one of the same name with another uid is another one."""
+
+    name: str
+    uid: str
+
+
+class ServiceAccountClaim(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The service account of a token, and the Secret that the token ends with, if it is bound to one."""
+
+    namespace: str
+    serviceaccount: ClaimedObject
+    secret: ClaimedObject | None = None
+
+
+class ServiceAccountClaims(TokenClaims, frozen=True, kw_only=True):
+    """A service account, and for whom its token is."""
+
+    aud: tuple[str, ...]
+    iss: str = ""
+    sub: str
+    account: ServiceAccountClaim = msgspec.field(name="kubernetes.io")
 
 
 C = TypeVar("C", bound=TokenClaims)
@@ -96,7 +121,11 @@ DATAPLANE: Final = Purpose(
     "dataplane", DataplaneClaims, required_claims=frozenset({"Mesh"}), is_per_mesh=True
 )
 ZONE: Final = Purpose("zone", ZoneClaims, required_claims=frozenset({"Zone", "Scope"}))
+SERVICE_ACCOUNT: Final = Purpose(
+    "service-account", ServiceAccountClaims, required_claims=frozenset({"aud", "kubernetes.io", "sub"})
+)
 
-PURPOSE_CLAIMS: Final = USER.own_claims | DATAPLANE.own_claims | ZONE.own_claims
+# Claims of which a token has those of one purpose only. Any token may have `aud`, `iss` and `sub` (RFC 7519).
+PURPOSE_CLAIMS: Final = USER.own_claims | DATAPLANE.own_claims | ZONE.own_claims | {"kubernetes.io"}
 
 ADMIN: Final = UserClaims(name="mesh-system:admin", groups=("mesh-system:admin",))

@@ -10,10 +10,15 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from koguma.identity.claims import DATAPLANE, USER, ZONE, Purpose
+from koguma.identity.claims import DATAPLANE, SERVICE_ACCOUNT, USER, ZONE, Purpose
 from koguma.model.errors import Unauthenticated
 
-_PURPOSES: Final = (DATAPLANE, ZONE, USER)  # the claims of a user token are the least specific
+_PURPOSES: Final = (
+    SERVICE_ACCOUNT,
+    DATAPLANE,
+    ZONE,
+    USER,
+)  # the claims of a user token are the least specific
 _MESH = re.compile(r"[0-9a-z][0-9a-z.-]{0,62}")
 _PARTS: Final = 3
 _LENGTH_MAX: Final = 8 * 1024
@@ -21,6 +26,7 @@ _COMMANDS: Final = {
     USER.name: "koguma token user --name NAME --valid-for 24h",
     DATAPLANE.name: "koguma token dataplane --mesh {mesh} --name NAME --service SERVICE",
     ZONE.name: "koguma token zone --zone ZONE",
+    SERVICE_ACCOUNT.name: "kubectl create token NAME --namespace NAMESPACE",
 }
 
 

@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 import msgspec
 
 from koguma.kube import endpoints, merge_schema, schemas, v1_conversion
-from koguma.kube.kinds import ALIAS_KINDS, NATIVE_KINDS, REVIEW_KINDS
+from koguma.kube.kinds import ALIAS_KINDS, NATIVE_KINDS, REVIEW_KINDS, reviews
 from koguma.kube.merge_schema import MergeSchema
 from koguma.kube.registry import Converter, KubeEndpoint, Registry
 from koguma.kube.schemas import Schemas
@@ -82,8 +82,11 @@ def _converter(kind: Kind) -> Converter:
 def schemas_of(served: Iterable[KubeEndpoint], kinds: Kinds, known: Schemas | None = None) -> Schemas:
     """The schemas of these endpoints, beside those that are known."""
     without = {(v1_conversion.VERSION, kind.name): v1_conversion.deprecated(kind) for kind in kinds}
-    parts = {(f"{kind.group}/v1", kind.name): schemas.object_parts_of(kind) for kind in REVIEW_KINDS.values()}
+    served = tuple(served)
+    requests = [endpoints.TOKEN_REQUEST for each in served if endpoints.TOKEN in each.subresources]
+    review_kinds = (*REVIEW_KINDS.values(), reviews.TOKEN_REQUEST)
+    parts = {(f"{kind.group}/v1", kind.name): schemas.object_parts_of(kind) for kind in review_kinds}
     parts |= {
         version_and_kind: schemas.object_parts_of(kind) for version_and_kind, kind in ALIAS_KINDS.items()
     }
-    return Schemas(served, without, parts, known)
+    return Schemas((*served, *requests), without, parts, known)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from koguma.kube.aggregation import RemoteVersion, discovered, merged_groups
+from koguma.kube.endpoints import part_endpoint
 from koguma.kube.operations import subresource_verbs
 from koguma.kube.registry import KubeEndpoint, Registry
 from koguma.kube.schemas import group_version_kind
@@ -72,11 +73,13 @@ def _entries(endpoint: KubeEndpoint, *, resource_ids: bool) -> Iterator[Json]:
         **_identity(endpoint, resource_ids=resource_ids),
     }
     for part in endpoint.subresources:
+        sent = part_endpoint(endpoint, part)
         yield {
             "name": f"{endpoint.plural}/{part}",
             "singularName": "",
             "namespaced": endpoint.namespaced,
-            "kind": endpoint.kind_name,
+            **({"group": sent.group, "version": sent.version} if sent is not endpoint else {}),
+            "kind": sent.kind_name,
             "verbs": list(subresource_verbs(endpoint, part)),
         }
 
@@ -133,7 +136,11 @@ def _version(registry: Registry, name: str, version: str, *, resource_ids: bool)
 def _resource(endpoint: KubeEndpoint, *, resource_ids: bool) -> Json:
     kind = group_version_kind(endpoint)
     parts = [
-        {"subresource": part, "responseKind": kind, "verbs": list(subresource_verbs(endpoint, part))}
+        {
+            "subresource": part,
+            "responseKind": group_version_kind(part_endpoint(endpoint, part)),
+            "verbs": list(subresource_verbs(endpoint, part)),
+        }
         for part in endpoint.subresources
     ]
     return {

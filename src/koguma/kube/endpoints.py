@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from koguma.kube import namespaced_names
-from koguma.kube.kinds import NATIVE_KINDS, REVIEW_KINDS, core, events, services, workloads
+from koguma.kube.kinds import NATIVE_KINDS, REVIEW_KINDS, core, events, reviews, services, workloads
 from koguma.kube.registry import (
     ALL_VERBS,
     IDENTITY,
@@ -51,6 +51,13 @@ _NO_COLLECTION: Final = tuple(verb for verb in ALL_VERBS if verb != "deletecolle
 _CATEGORIES: Final = {KUMA: ("kuma", "kuma-policies"), KOGUMA: ("koguma", "koguma-policies")}
 
 
+TOKEN: Final = "token"  # noqa: S105 - the subresource of a service account that issues its tokens
+_SUBRESOURCES: Final[Mapping[str, tuple[str, ...]]] = {
+    core.NAMESPACE.stored_as: ("status", "finalize"),
+    core.SERVICE_ACCOUNT.stored_as: (TOKEN,),
+}
+
+
 def native() -> tuple[KubeEndpoint, ...]:
     """Kubernetes' own kinds, and what is asked and not stored."""
     stored = tuple(_native(kind) for kind in NATIVE_KINDS)
@@ -70,7 +77,7 @@ def _native(kind: Kind) -> KubeEndpoint:
         namespaced=kind.namespaced,
         verbs=_NO_COLLECTION if is_namespace else ALL_VERBS,
         short_names=_SHORT_NAMES.get(kind.name, ()),
-        subresources=("status", "finalize") if is_namespace else ("status",) if kind.status else (),
+        subresources=_SUBRESOURCES.get(kind.stored_as, ("status",) if kind.status else ()),
         strategic=True,
     )
 
@@ -123,6 +130,15 @@ def _review(kind: Kind) -> KubeEndpoint:
         namespaced=kind.namespaced,
         verbs=("create",),
     )
+
+
+# Reached through a service account only, and so no endpoint of its own.
+TOKEN_REQUEST: Final = _review(reviews.TOKEN_REQUEST)
+
+
+def part_endpoint(endpoint: KubeEndpoint, part: str) -> KubeEndpoint:
+    """The endpoint that describes what is sent to a subresource: mostly the object itself."""
+    return TOKEN_REQUEST if part == TOKEN else endpoint
 
 
 def ours(kinds: Kinds, convert: Callable[[Kind], Converter]) -> tuple[KubeEndpoint, ...]:

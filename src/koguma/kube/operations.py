@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from koguma.kube import meta_schemas, schemas
+from koguma.kube import endpoints, meta_schemas, schemas
 from koguma.kube.registry import KubeEndpoint
 from koguma.model.schema import Json
 
@@ -130,7 +130,7 @@ def _paths(endpoint: KubeEndpoint) -> Iterator[Path]:
 _COLLECTION: Final = ("list", "create", "deletecollection")
 _ITEM: Final = ("get", "update", "patch", "delete")
 _STATUS_VERBS: Final = ("get", "patch", "update")
-_SUBRESOURCE: Final = {"finalize": ("update",)}
+_SUBRESOURCE: Final = {"finalize": ("update",), endpoints.TOKEN: ("create",)}
 _METHODS: Final = {  # verb: method, action, first word of the id
     "list": ("get", "list", "list"),
     "create": ("post", "post", "create"),
@@ -160,6 +160,7 @@ def subresource_verbs(endpoint: KubeEndpoint, part: str) -> tuple[str, ...]:
 def _made(
     endpoint: KubeEndpoint, verbs: tuple[str, ...], part: str = "", *, everywhere: bool = False
 ) -> Iterator[Operation]:
+    sent = endpoints.part_endpoint(endpoint, part)
     for verb in verbs:
         if verb in endpoint.verbs:
             method, action, word = _METHODS[verb]
@@ -168,10 +169,10 @@ def _made(
                 action=action,
                 id=_id(endpoint, word, part, everywhere=everywhere),
                 words=f"{word} {endpoint.kind_name}{f' {part}' if part else ''}",
-                group_version_kind=schemas.group_version_kind(endpoint),
+                group_version_kind=schemas.group_version_kind(sent),
                 query=_QUERY[verb],
-                body=_body(endpoint, verb),
-                answers=_answers(endpoint, verb),
+                body=_body(sent, verb),
+                answers=_answers(sent, verb),
                 produces=(JSON, STREAM) if verb == "list" else (JSON,),
             )
 

@@ -57,6 +57,10 @@ _EDITED: Final = (
 )
 _ADMINISTERED: Final = (("", ("secrets",)), (GROUP, ("rolebindings", "roles")))
 
+# What verifies tokens of service accounts: their issuer and its keys.
+_ISSUER_DISCOVERY: Final = "system:service-account-issuer-discovery"
+_ISSUER_PATHS: Final = ("/.well-known/openid-configuration", "/openid/v1/jwks")
+
 _AGGREGATE: Final = f"{GROUP}/aggregate-to-"
 _DEFAULTS: Final = {"kubernetes.io/bootstrapping": "rbac-defaults"}
 
@@ -77,6 +81,7 @@ def default_roles(kinds: Iterable[Kind]) -> list[dict[str, Json]]:
         _role("system:discovery", [_paths(("get",), DISCOVERY_PATHS)]),
         _role("system:public-info-viewer", [_paths(("get",), PUBLIC_PATHS)]),
         _role("system:basic-user", reviews),
+        _role(_ISSUER_DISCOVERY, [_paths(("get",), _ISSUER_PATHS)]),
     ]
 
 
@@ -88,6 +93,7 @@ def default_bindings() -> list[dict[str, Json]]:
         _binding("system:discovery", known),
         _binding("system:basic-user", known),
         _binding("system:public-info-viewer", (*known, "system:unauthenticated")),
+        _binding(_ISSUER_DISCOVERY, ("system:serviceaccounts",)),
     ]
 
 
@@ -121,6 +127,8 @@ def _admin_rules(kinds: tuple[Kind, ...]) -> Iterator[Json]:
     for group in _OURS:
         yield _rule(_WRITE, (group,), written)
     yield _rule((USE,), (KOGUMA,), (PROXY_FILES,))
+    # In Kubernetes `edit` has it, too. Whoever has it can be any service account of the namespace.
+    yield _rule(("create",), ("",), ("serviceaccounts/token",))
     for group, resources in _ADMINISTERED:
         yield _rule((*_READ, *_WRITE), (group,), resources)
 

@@ -8,7 +8,9 @@ import re
 from typing import Final
 
 # identity/claims.py and identity/authority.py make these names; a test holds them together.
-_TOKENS: Final = re.compile(r"(user|zone|dataplane)-token-(signing-(public-)?key|revocations)(-.*)?")
+_TOKENS: Final = re.compile(
+    r"(user|zone|dataplane|service-account)-token-(signing-(public-)?key|revocations)(-.*)?"
+)
 _AUTHORITY: Final = re.compile(r".*\.ca-builtin-(cert|key)-.*")
 MESSAGE: Final = (
     "is a key, a CA or a list that the control plane keeps for itself, to which nothing can refer;"

@@ -150,6 +150,13 @@ class Settings(Spec):
             " default."
         ),
     ] = ()
+    service_account_issuer: Annotated[
+        str,
+        doc(
+            "The issuer in tokens of service accounts, the same for all control planes: a URL under which"
+            " others find /.well-known/openid-configuration of this API."
+        ),
+    ] = "https://koguma.local"
     feature_gates: Annotated[str, doc("Gates to switch, as ResourceID=false.")] = ""
     access: Annotated[AccessSettings, doc("Access rules; only in the file.")] = AccessSettings()
 
@@ -247,6 +254,8 @@ def _rules(settings: Settings) -> Iterator[Violation]:
             known = ", ".join(sorted(roles))
             field = f"access.bindings[{index}].role"
             yield Violation(field, f'"{binding.role}" is no role; there are {known}', "role")
+    if not settings.service_account_issuer.startswith("https://"):
+        yield Violation("serviceAccountIssuer", "must be a URL that begins with https://", "address")
     try:
         _gates(settings.feature_gates)
     except ValueError as error:

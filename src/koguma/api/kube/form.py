@@ -6,10 +6,10 @@ from datetime import datetime
 import msgspec
 from aiohttp import web
 
-from koguma.access.user import User
 from koguma.api.call import Call
 from koguma.api.dispatch import Route
 from koguma.api.kube import bodies, negotiation, reviews, routes
+from koguma.api.kube.account_tokens import AccountTokens
 from koguma.api.kube.answers import Answers, encoded_response
 from koguma.api.kube.deleting import KubeDeletes
 from koguma.api.kube.encoder import KubeEncoder
@@ -30,8 +30,6 @@ from koguma.model.errors import BadRequest, NotAcceptable
 from koguma.model.schema import Json
 from koguma.reconcile.aggregated_servers import AggregatedServers
 
-Verify = Callable[[str], User]
-
 
 class KubeForm:
     """The Kubernetes form of one control plane: all its handlers and their route."""
@@ -40,7 +38,7 @@ class KubeForm:
         self,
         context: Context,
         clock: Callable[[], datetime],
-        verify: Verify,
+        tokens: AccountTokens,
         watches: OpenWatches,
         readiness: Mapping[str, Problem],
         servers: AggregatedServers,
@@ -48,7 +46,7 @@ class KubeForm:
         resource_ids: bool = True,
     ) -> None:
         self._context = context
-        self._verify = verify
+        self._verify = tokens.verify
         self._resource_ids = resource_ids
         self._servers = servers
         self._pages = Pages(context, context.catalog, servers.remotes, resource_ids=resource_ids)
@@ -64,6 +62,7 @@ class KubeForm:
             KubeDeletes(context, finder, reading, answers),
             self.review,
             Probes(readiness),
+            tokens,
         )
         self.routes: tuple[Route, ...] = (
             routes.remote(servers.find, RemoteRequests(context)),

@@ -4,12 +4,13 @@ The answer is the question with a status. Being denied is an answer too, and no 
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from koguma.access.authorizer import Attempt, Authorizer
+from koguma.access.token_keys import ReviewedToken
 from koguma.access.user import User
 from koguma.kube import namespaced_names
 from koguma.model.access import Rule
@@ -17,12 +18,11 @@ from koguma.model.errors import BadRequest, Invalid, Unauthenticated
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
 
-AUDIENCE: Final = "koguma"  # the audience of our tokens in a TokenReview
 _GLOBAL: Final = "global"  # `mesh-global` is the namespace of objects of no mesh
 _RESOURCE: Final = "resourceAttributes"
 _PATH: Final = "nonResourceAttributes"
 
-Verify = Callable[[str], User]
+Verify = Callable[[str, Sequence[str]], ReviewedToken]  # a token, and for whom it should be
 
 
 class _Question(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class _Question(msgspec.Struct, frozen=True):
 
 
 def answer(kind_name: str, document: Json, user: User, access: Authorizer, verify: Verify) -> Json:
-    """The review with its status. `verify` turns a token into its user, or raises Unauthenticated."""
+    """The review with its status. `verify` gives the user of a token, or raises Unauthenticated."""
     if not isinstance(document, dict):
         raise BadRequest(f"a {kind_name} is an object")
     spec = _mapping(document, "spec", "")
@@ -136,13 +136,15 @@ def _token(question: _Question) -> Json:
     token, audiences = _text(question.spec, "token"), _texts(question.spec, "audiences")
     if not token:
         raise BadRequest("token is required for TokenReview in authentication")
-    if audiences and AUDIENCE not in audiences:
-        return {"user": {}, "error": f'the token is for "{AUDIENCE}", which is not among the asked audiences'}
     try:
-        user = question.verify(token)
+        reviewed = question.verify(token, audiences)
     except Unauthenticated as error:
         return {"user": {}, "error": error.detail}
-    return {"authenticated": True, "user": user_info(user), "audiences": [AUDIENCE]}
+    return {
+        "authenticated": True,
+        "user": user_info(reviewed.user),
+        "audiences": list(reviewed.audiences),
+    }
 
 
 def user_info(user: User) -> dict[str, Json]:

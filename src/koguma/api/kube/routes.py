@@ -9,6 +9,7 @@ from aiohttp import web
 from koguma.api.call import Call
 from koguma.api.dispatch import Handler, HttpEndpoint, Route, RouteMatch
 from koguma.api.kube import negotiation, options, status
+from koguma.api.kube.account_tokens import AccountTokens
 from koguma.api.kube.answers import encoded_response
 from koguma.api.kube.deleting import KubeDeletes
 from koguma.api.kube.pages import Pages, addressed
@@ -18,6 +19,7 @@ from koguma.api.kube.remote import RemoteRequests
 from koguma.api.kube.target import RequestTarget
 from koguma.api.kube.watching import KubeWatches
 from koguma.api.kube.writing import KubeWrites
+from koguma.kube import endpoints
 from koguma.kube.aggregation import RemoteVersion
 from koguma.kube.registry import Registry
 from koguma.model.errors import KogumaError, NotFound
@@ -38,6 +40,7 @@ class Handlers(msgspec.Struct, frozen=True):
     deleting: KubeDeletes
     reviewing: Handler
     probes: Probes
+    tokens: AccountTokens
 
 
 def remote(find: Callable[[str, str], RemoteVersion | None], requests: RemoteRequests) -> Route:
@@ -71,6 +74,8 @@ def kube(registry: Callable[[], Registry], handlers: Handlers) -> Route:
         ("version",): _described("version", Pages.version, is_open=True),
         ("openapi", "v2"): _described("openapi", Pages.openapi_v2),
         ("openapi", "v3"): _described("openapi", Pages.openapi_v3),
+        (".well-known", "openid-configuration"): _page("openid", handlers.tokens.configuration),
+        ("openid", "v1", "jwks"): _page("openid", handlers.tokens.key_set),
     }
     group = _described("discovery", Pages.group)
     version = _described("discovery", Pages.resources)
@@ -147,6 +152,7 @@ class ObjectRoutes:
         self._part = _endpoint(
             "item", {"GET": handlers.reading.get, "PUT": writing.replace, "PATCH": writing.patch}
         )
+        self._tokens = _endpoint("token", {"POST": handlers.tokens.create})
         self._many = _endpoint(
             "list", {"GET": self._show, "POST": writing.create, "DELETE": deleting.delete_many}
         )
@@ -165,6 +171,8 @@ class ObjectRoutes:
             return self._watch, (target,)
         if target.endpoint.set.kind is None:
             return self._review, (target,)
+        if target.subresource == endpoints.TOKEN:
+            return self._tokens, (target,)
         if target.name:
             return (self._part if target.subresource else self._one), (target,)
         if target.endpoint.namespaced and target.namespace is None:

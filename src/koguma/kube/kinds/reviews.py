@@ -7,12 +7,17 @@ import msgspec
 
 from koguma.kube import field_errors
 from koguma.kube.kinds import parts
+from koguma.kube.kinds.parts import Time
 from koguma.model.kind import Kind, Scope, ValidationContext
 from koguma.model.schema import SecretText, Spec, doc
 from koguma.model.violation import Violation
 
 AUTHENTICATION: Final = "authentication.k8s.io"
 AUTHORIZATION: Final = "authorization.k8s.io"
+TOKEN_SECONDS: Final = 3600
+TOKEN_SECONDS_MIN: Final = 600
+TOKEN_SECONDS_MAX: Final = 1 << 32
+AUDIENCE_BYTES_MAX: Final = 2048  # a token has to fit into a header
 
 
 class UserInfo(Spec):
@@ -38,6 +43,32 @@ class TokenReviewStatus(Spec):
     user: Annotated[UserInfo | None, doc("Whose it is.")] = None
     audiences: Annotated[tuple[str, ...] | None, doc("For whom it is, of those that were asked.")] = None
     error: Annotated[str | None, doc("Why it could not be looked at.")] = None
+
+
+class BoundObjectReference(Spec):
+    """The object that a token ends with."""
+
+    kind: Annotated[str | None, doc("Its kind: Secret.")] = None
+    api_version: Annotated[str | None, doc("Its API version: v1.")] = None
+    name: Annotated[str | None, doc("Its name.")] = None
+    uid: Annotated[str | None, doc("Its uid; that of the object of this name by default.")] = None
+
+
+class TokenRequestSpec(Spec):
+    """For whom the token is, for how long, and what it ends with."""
+
+    audiences: Annotated[tuple[str, ...] | None, doc("For whom it is; the API by default.")] = None
+    expiration_seconds: Annotated[int | None, doc("How long it holds; an hour by default.")] = None
+    bound_object_ref: Annotated[
+        BoundObjectReference | None, doc("A Secret in the same namespace that the token ends with.")
+    ] = None
+
+
+class TokenRequestStatus(Spec):
+    """The token."""
+
+    token: Annotated[SecretText | None, doc("The token.")] = None
+    expiration_timestamp: Annotated[Time | None, doc("Until when it holds.")] = None
 
 
 class SelfSubjectReviewSpec(Spec):
@@ -146,6 +177,20 @@ class SelfSubjectRulesReviewStatus(Spec):
     evaluation_error: Annotated[str | None, doc("What went wrong on the way to the answer.")] = None
 
 
+def validate_token_request(spec: TokenRequestSpec, _context: ValidationContext) -> Iterator[Violation]:
+    """Durations that are too short or too long, and audiences that no token can carry."""
+    seconds = TOKEN_SECONDS if spec.expiration_seconds is None else spec.expiration_seconds
+    at = "spec.expirationSeconds"
+    if seconds < TOKEN_SECONDS_MIN:
+        yield field_errors.invalid(at, seconds, "may not specify a duration less than 10 minutes", "range")
+    if seconds > TOKEN_SECONDS_MAX:
+        yield field_errors.invalid(
+            at, seconds, "may not specify a duration larger than 2^32 seconds", "range"
+        )
+    if sum(len(audience.encode()) for audience in spec.audiences or ()) > AUDIENCE_BYTES_MAX:
+        yield field_errors.too_long("spec.audiences", AUDIENCE_BYTES_MAX)
+
+
 def validate_token(spec: TokenReviewSpec, _context: ValidationContext) -> Iterator[Violation]:
     """A question without a token."""
     if not spec.token:
@@ -206,6 +251,19 @@ TOKEN = Kind(
     admin_only=True,
     clean=parts.without_nulls,
     validate=validate_token,
+)
+
+TOKEN_REQUEST = Kind(
+    name="TokenRequest",
+    plural="tokenrequests",
+    set_name=f"TokenRequest.{AUTHENTICATION}",
+    group=AUTHENTICATION,
+    doc="Asks for a token of a service account.",
+    spec=TokenRequestSpec,
+    status=TokenRequestStatus,
+    scope=Scope.GLOBAL,
+    clean=parts.without_nulls,
+    validate=validate_token_request,
 )
 
 SELF = Kind(
