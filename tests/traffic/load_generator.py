@@ -1,7 +1,7 @@
 """Load from a process of its own: keep-alive connections, and a new connection for every request, at once.
 
-Run as `python -m tests.traffic.load_generator PORT AT_LEAST`; after SIGTERM it ends, once it has made so many
-requests, and prints how often each answer came.
+Run as `python -m tests.traffic.load_generator PORT AT_LEAST [ADDRESS HOST]`; after SIGTERM it ends, once it
+has made so many requests, and prints how often each answer came.
 """
 
 import asyncio
@@ -13,8 +13,9 @@ from collections import Counter
 KEPT = 4
 NEW = 2
 PAUSE_SECONDS = 0.0005
-REQUEST = b"GET /load HTTP/1.1\r\nhost: backend\r\n\r\n"
-LAST = b"GET /load HTTP/1.1\r\nhost: backend\r\nconnection: close\r\n\r\n"
+ADDRESS, HOST = sys.argv[3:5] or ("127.0.0.1", "backend")
+REQUEST = f"GET /load HTTP/1.1\r\nhost: {HOST}\r\n\r\n".encode()
+LAST = f"GET /load HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n".encode()
 
 
 async def answer(reader: asyncio.StreamReader) -> str:
@@ -33,7 +34,7 @@ async def answer(reader: asyncio.StreamReader) -> str:
 async def kept(port: int, counts: Counter[str]) -> None:
     """One connection for many requests; Envoy may end it between two of them, in order."""
     while True:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection(ADDRESS, port)
         fresh = True
         try:
             while True:
@@ -58,7 +59,7 @@ async def new(port: int, counts: Counter[str]) -> None:
     """A connection for each request."""
     while True:
         try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection(ADDRESS, port)
             writer.write(LAST)
             counts[await answer(reader)] += 1
             writer.close()

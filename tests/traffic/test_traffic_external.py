@@ -18,7 +18,7 @@ import pytest
 from tests.core.external_servers import AUTHORITY, STRANGER, Pair, made
 from tests.hub_mesh import HUB, PROXY, HubMesh
 from tests.live_mesh import KOGUMA
-from tests.netns import Network
+from tests.netns import ROOT, Network
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -230,7 +230,9 @@ class Machines:
         self.mesh.start_control_plane()
         self.mesh.apply({"type": "Mesh", "name": "default", **CLOSED})
         self.web.run(KOGUMA, "dp", "install", "transparent-proxy", "--uid", str(PROXY))
+        self.logs = network.home(PROXY)
         web = ("--service", "web", "--address", "10.9.1.2", "--user", str(PROXY))
+        web += ("--access-log-dir", str(self.logs))
         self.proxy = self.mesh.proxy(self.web, "web-1", *web, uid=0)
         self.proxy.wait_for_output("is ready")
 
@@ -346,6 +348,162 @@ def test_a_thick_client_finds_each_of_many_hosts_behind_a_wildcard(machines: Mac
         {"protocol": "tls", "address": "10.9.7.1", "port": 9092, "host": "b.kafka.elsewhere.test"}
     )
     assert other == "closed"
+
+
+def on_domain(name: str, port: int = 80, protocol: str = "http", **destination: Any) -> dict[str, Any]:
+    """A service that takes calls to a domain, and sends them to the second server unless told otherwise."""
+    match = {"type": "Domain", "value": f"{name}.outside.test", "port": port, "protocol": protocol}
+    regular = {"type": "Regular", "endpoints": [{"address": HUB, "port": 8000}]}
+    return external_service(name, {"match": [match], "destination": destination or regular})
+
+
+def policy(kind: str, service: str, conf: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    to = {"targetRef": {"kind": "MeshExternalService", "name": service}}
+    to |= {"rules": conf["rules"]} if "rules" in conf else {"default": conf}
+    return {
+        "type": kind,
+        "mesh": "default",
+        "name": f"{kind}-{service}".lower(),
+        "spec": {**spec, "to": [to]},
+    }
+
+
+def test_policies_act_on_one_of_several_services_that_share_a_port(machines: Machines):
+    log = machines.logs / "hasty.log"
+    format_ = {"type": "Plain", "plain": "%REQ(:AUTHORITY)% %RESPONSE_CODE%"}
+    to_second = {"kind": "MeshExternalService", "name": "second", "port": 8000}
+    machines.mesh.apply_only(
+        on_domain("hasty"),
+        on_domain("patient", type="Passthrough"),
+        on_domain("second", 8000),
+        external_service(
+            "lines",
+            {"match": [{"type": "CIDR", "value": "198.51.100.0/24", "port": 5432, "protocol": "tcp"}]},
+        ),
+        policy("MeshTimeout", "hasty", {"http": {"requestTimeout": "1s"}}),
+        policy("MeshTimeout", "patient", {"http": {"requestTimeout": "0s"}}),
+        policy(
+            "MeshAccessLog",
+            "hasty",
+            {"backends": [{"type": "File", "file": {"path": str(log), "format": format_}}]},
+        ),
+        policy(
+            "MeshHTTPRoute",
+            "patient",
+            {
+                "rules": [
+                    {
+                        "matches": [{"path": {"type": "PathPrefix", "value": "/other"}}],
+                        "default": {"backendRefs": [to_second]},
+                    }
+                ]
+            },
+        ),
+        policy(
+            "MeshTCPRoute",
+            "lines",
+            {
+                "rules": [
+                    {"default": {"backendRefs": [{**to_second, "name": "regular-lines", "port": 21000}]}}
+                ]
+            },
+        ),
+        external_service(
+            "regular-lines",
+            {
+                "match": [{"type": "IP", "value": "198.51.100.9", "port": 21000, "protocol": "tcp"}],
+                "destination": {"type": "Regular", "endpoints": [{"address": HUB}]},
+            },
+        ),
+    )
+    call = {"protocol": "http", "address": HUB, "port": 80}
+    hasty, patient = "hasty.outside.test", "patient.outside.test"
+    answers = machines.calls(
+        {**call, "host": hasty, "path": "/sleep/2"},
+        {**call, "host": patient, "path": "/sleep/2"},
+        {**call, "host": patient, "path": "/other"},
+        {**call, "protocol": "tcp", "address": NOWHERE, "port": 5432},
+    )
+    assert answers[0] == 504, "its own timeout"
+    assert [each["server"] for each in answers[1:]] == ["outside", "second", "regular-tcp"]
+    unchanged = {"Host": patient, "Accept-Encoding": "identity"}
+    assert answers[1]["headers"] == {**unchanged, "x-forwarded-proto": "http"}, "nothing else was added"
+    until(lambda: log.exists() and log.read_text() != "", "the call is logged")
+    assert log.read_text().splitlines() == [f"{hasty} 504"]
+
+
+def edits() -> list[list[dict[str, Any]]]:
+    """What an operator may make of a service, step by step, without making it unreachable."""
+    domain = {"type": "Domain", "value": "edited.outside.test", "port": 80, "protocol": "http"}
+    address = {"type": "IP", "value": "10.9.7.3", "port": 80, "protocol": "http"}
+    second, other = {"address": HUB, "port": 8000}, {"address": HUB, "port": 80}
+
+    def edited(*matches: dict[str, Any], **destination: Any) -> dict[str, Any]:
+        return external_service("edited", {"match": list(matches), "destination": destination})
+
+    secure = {
+        "type": "Regular",
+        "endpoints": [{"address": HUB, "port": certified_port("good")}],
+        "tls": {"enabled": True, "caCert": CA},
+    }
+    regular = edited(domain, type="Regular", endpoints=[second])
+    timeout = policy("MeshTimeout", "edited", {"connectionTimeout": "4s", "http": {"requestTimeout": "9s"}})
+    by_tls = external_service(
+        "by-tls", {"match": [{"type": "Domain", "value": "*.test", "port": 443, "protocol": "tls"}]}
+    )
+    by_tcp = external_service(
+        "by-tcp", {"match": [{"type": "CIDR", "value": "10.9.7.0/24", "port": 80, "protocol": "tcp"}]}
+    )
+    lines = external_service(
+        "lines",
+        {
+            "match": [{"type": "IP", "value": NOWHERE, "port": 5432, "protocol": "tcp"}],
+            "destination": {"type": "Regular", "endpoints": [{"address": HUB, "port": 21000}]},
+        },
+    )
+    steps = [
+        [edited(domain, type="Regular", endpoints=[second, other])],
+        [edited(domain, address, type="Regular", endpoints=[other])],
+        [regular, timeout],
+        [regular, timeout, on_domain("neighbour")],
+        [regular, on_domain("neighbour"), by_tls],
+        [regular, by_tls, by_tcp],
+        [edited(domain, **secure), by_tcp],
+        [edited(domain, type="Passthrough")],
+        [edited({**domain, "value": "*.outside.test"}, type="Passthrough")],
+        [edited({**address, "value": "10.9.0.0/16", "type": "CIDR"}, **secure), timeout],
+        [regular],
+    ]
+    return [[*step, lines] for step in steps]
+
+
+def test_no_request_fails_while_a_service_is_edited_under_load(machines: Machines):
+    *_, last = edits()
+    machines.mesh.apply_only(*last)
+    words = ("-m", "tests.traffic.load_generator", "80", "500", HUB, "edited.outside.test")
+    load = machines.web.start("load", "env", f"PYTHONPATH={ROOT}", sys.executable, *words, until_output="")
+    line = machines.web.start("line", sys.executable, "-c", LINE, NOWHERE, until_output="1")
+    for step in edits():
+        machines.mesh.apply_only(*step)
+    load.stop()
+    counts = json.loads(load.output)
+    assert counts.keys() == {"200"}
+    assert counts["200"] >= 500
+    before = line.output
+    until(lambda: line.output != before, "a connection of another service has stayed open all the time")
+
+
+# One connection, over which it asks again and again; prints how often it was answered.
+LINE = """
+import itertools, socket, sys, time
+connection = socket.create_connection((sys.argv[1], 5432))
+lines = connection.makefile("rb")
+for number in itertools.count(1):
+    connection.sendall(b"hello\\n")
+    assert lines.readline(), "closed"
+    print(number, flush=True)
+    time.sleep(0.05)
+"""
 
 
 OVERLAP = "first and second have overlapping IPs 10.9.7.1, which can disrupt your traffic."

@@ -25,6 +25,15 @@ UNIX: Final = "unix://"
 HTTP_OPTIONS: Final = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 VERSIONS: Final = ("TLSv1_0", "TLSv1_1", "TLSv1_2", "TLSv1_3")
 
+# Options of HTTP/1 for what passes as it is: names of headers keep their capitals.
+SAME_HEADER_CASE: Final[Data] = {
+    "header_key_format": {
+        "stateful_formatter": proto_json.extension(
+            "envoy.http.stateful_header_formatters.preserve_case",
+            "envoy.extensions.http.header_formatters.preserve_case.v3.PreserveCaseFormatterConfig",
+        )
+    }
+}
 _CONNECT_TIMEOUT: Final = "5s"
 _IDLE_TIMEOUT: Final = "3600s"
 _TLS: Final = "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext"
@@ -139,20 +148,23 @@ def original_destination(name: str) -> Data:
 
 def unknown_destination(name: str) -> Data:
     """The same for calls of any protocol: requests leave in the version of HTTP in which they came."""
-    versions: Data = {"http_protocol_options": {}, "http2_protocol_options": {}}
+    versions: Data = {"http_protocol_options": SAME_HEADER_CASE, "http2_protocol_options": {}}
     options = proto_json.typed(HTTP_OPTIONS, use_downstream_protocol_config=versions)
     return {**original_destination(name), "typed_extension_protocol_options": {HTTP_OPTIONS: options}}
 
 
-def http_options(protocol: str) -> Data | None:
+def http_options(protocol: str, *, as_it_is: bool = False) -> Data | None:
     """The HttpProtocolOptions for a protocol; None where it is not HTTP."""
-    version = {"http": "http_protocol_options", "http2": "http2_protocol_options"}
-    field = version.get("http2" if protocol == "grpc" else protocol)
-    if field is None:
-        return None
+    match protocol:
+        case "http":
+            version: Data = {"http_protocol_options": SAME_HEADER_CASE if as_it_is else {}}
+        case "http2" | "grpc":
+            version = {"http2_protocol_options": {}}
+        case _:
+            return None
     return {
         "common_http_protocol_options": {"idle_timeout": _IDLE_TIMEOUT},
-        "explicit_http_config": {field: {}},
+        "explicit_http_config": version,
     }
 
 

@@ -61,7 +61,7 @@ def _backend(db: Db, port: BackendPort, weight: int) -> Backend:
         encoding.kri(db, port.destination, port.section),
         weight,
         port.subset,
-        port.destination.kind == "MeshExternalService",
+        port.destination.kind == "MeshExternalService" and not external.is_passthrough(db, port.destination),
     )
 
 

@@ -97,7 +97,7 @@ def of(db: Db, service: Key, section: str) -> ExternalCluster | None:
         # Requests for other hosts of the same port may go through a cluster for tcp, in any version of HTTP.
         is_tcp = port.protocol == "tcp"
         cluster = envoy.unknown_destination(name) if is_tcp else envoy.original_destination(name)
-        return ExternalCluster(_parts(cluster, port))
+        return ExternalCluster(_parts(cluster, port, as_it_is=True))
     if destination.type == "Extension":
         return _extension(db, service, destination, port)
     return _regular(db, service, destination, port)
@@ -144,6 +144,15 @@ def problem(db: Db, service: Key, section: str) -> str:
     return outside.problem if outside else "it has no such port"
 
 
+@question
+def has_domains(db: Db, service: Key) -> bool:
+    """Whether all endpoints of a service are domains, which are also the hosts that requests to them name."""
+    resource = world.RESOURCES.get(db, service)
+    endpoints = _destination(resource.spec).fields.get("endpoints") if resource else None
+    addresses = [ExternalEndpoint(each.get("address") or "") for each in endpoints or ()]
+    return all(address.domain for address in addresses)
+
+
 def _destination(spec: Json) -> _ExternalDestination:
     fields = spec.get("destination")
     if fields is not None:
@@ -161,8 +170,8 @@ def extension_of(spec: Json) -> tuple[Json, str]:
     return (destination.fields.get("extension") if destination.type == "Extension" else None), path
 
 
-def _parts(cluster: Json, port: Port) -> Mapping[str, Json]:
-    options = envoy.http_options(port.protocol)
+def _parts(cluster: Json, port: Port, *, as_it_is: bool = False) -> Mapping[str, Json]:
+    options = envoy.http_options(port.protocol, as_it_is=as_it_is)
     return {"cluster": cluster} if options is None else {"cluster": cluster, "http_options": options}
 
 

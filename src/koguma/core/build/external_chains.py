@@ -7,7 +7,7 @@ policies.
 from collections.abc import Iterable, Iterator
 
 from koguma.core import external_matches, items, world
-from koguma.core.build import backends, logs, outbound_listeners, overlay_merge
+from koguma.core.build import backends, external, logs, outbound_listeners, overlay_merge
 from koguma.core.build.backends import OriginalDestination
 from koguma.core.build.outbound_listeners import ListenerSpec, PortHandling
 from koguma.core.build.redirected_chains import ChainMatch, ChainTarget
@@ -35,11 +35,18 @@ def chain_matches(db: Db, specs: Iterable[ListenerSpec]) -> Iterator[ChainMatch]
 def _target(db: Db, spec: ListenerSpec, handling: PortHandling) -> ChainTarget:
     needs = outbound_listeners.cluster_ids(db, handling.backends)
     if spec.protocol == "tcp":
-        routes = _connection_routes(db, spec)
-        return ChainTarget(handling.name, handling.parts, routes, needs, is_service=True)
+        target = handling.name, handling.parts, _connection_routes(db, spec)
+        return ChainTarget(*target, needs, is_service=True)
     route_overlays = outbound_listeners.overlays_by_route_name(db, spec)
     http = logs.with_logs(overlay_merge.with_overlays({"hcm": {}}, spec.overlays.overlays), route_overlays)
-    return ChainTarget(handling.name, {}, handling.routes, needs, http, is_service=True)
+    own, routes = handling.name, handling.routes
+    if not external.has_domains(db, spec.destination):
+        routes = tuple(each if _cluster(each) != own else _unchanged(each) for each in routes)
+    return ChainTarget(own, {}, routes, needs, http, is_service=True)
+
+
+def _cluster(route: Data) -> str:
+    return str((route.get("route") or {}).get("cluster") or "")
 
 
 def _connection_routes(db: Db, spec: ListenerSpec) -> list[Data]:
@@ -53,7 +60,10 @@ def _connection_routes(db: Db, spec: ListenerSpec) -> list[Data]:
 
 
 def _unchanged(route: Data) -> Data:
-    """A route that leaves the host of requests as it is, as a connection would."""
+    """A route that leaves the host of requests as it is: the program has named an existing one.
+
+    At a virtual address, the name of which we made up, it becomes the endpoint's.
+    """
     action = {
         name: value for name, value in (route.get("route") or {}).items() if name != "auto_host_rewrite"
     }

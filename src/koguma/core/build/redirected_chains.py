@@ -21,6 +21,7 @@ from koguma.core.build import overlay_merge, skeletons
 from koguma.core.build.overlay_merge import Parts
 from koguma.envoy import access_logs, filters, proto_json, snapshot
 from koguma.envoy import routes as envoy_routes
+from koguma.envoy.external import SAME_HEADER_CASE
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import Id
 from koguma.model import ip_range
@@ -30,6 +31,7 @@ from koguma.model.schema import Json
 HTTP_PROTOCOLS: Final = ("http", "http2", "grpc")
 ALL_PORTS: Final = 0
 ANY_DOMAIN: Final = "*"
+_CLIENT_FIRST: Final = (80, 443, 8080, 8443, 9092, 9093, 50051)
 _HTTP_VERSIONS: Final = ("http/1.0", "http/1.1", "h2c")
 _ROUTER_TYPE: Final = "envoy.extensions.filters.http.router.v3.Router"
 _DENIED: Final = {
@@ -90,17 +92,18 @@ def of_family(matches: Iterable[ChainMatch], family: int) -> tuple[ChainMatch, .
 def listener_filters(matches: Sequence[ChainMatch]) -> Iterator[Data]:
     """The inspectors that tell the matched protocols apart.
 
-    They wait for the client's first bytes. So they are on only at ports where they have to be, and off where
-    the server speaks first (MySQL).
+    They wait for the client's first bytes. So they are off where the server speaks first (MySQL), and on only
+    where they have to be, and at the usual ports of HTTP and TLS: a change of the ports replaces the whole
+    listener, which closes all of its connections after the drain time.
     """
     server_first = {match.port for match in matches if match.protocol == "mysql"}
-    for inspector, protocols in ((_TLS_INSPECTOR, ("tls",)), (_HTTP_INSPECTOR, HTTP_PROTOCOLS)):
-        ports = {match.port for match in matches if match.protocol in protocols}
-        if ALL_PORTS in ports:
-            off = {"filter_disabled": _any_port(server_first)} if server_first else {}
-            yield {**inspector, **off}
-        elif ports:
-            yield {**inspector, "filter_disabled": {"not_match": _any_port(ports - server_first)}}
+    ports = {match.port for match in matches if match.protocol in (*HTTP_PROTOCOLS, "tls")}
+    if ALL_PORTS in ports:
+        off = {"filter_disabled": _any_port(server_first)} if server_first else {}
+    else:
+        off = {"filter_disabled": {"not_match": _any_port({*ports, *_CLIENT_FIRST} - server_first)}}
+    for inspector in (_TLS_INSPECTOR, _HTTP_INSPECTOR) if ports else ():
+        yield {**inspector, **off}
 
 
 def _any_port(ports: Iterable[int]) -> Data:
@@ -197,7 +200,7 @@ def _http_parts(
             "stat_prefix": name,
             "rds": skeletons.rds(route_config),
             "internal_address_config": skeletons.hcm(name)["internal_address_config"],
-            "http_protocol_options": {"accept_http_10": True},
+            "http_protocol_options": {"accept_http_10": True, **SAME_HEADER_CASE},
             "http2_protocol_options": {"allow_connect": True},
             "server_header_transformation": "PASS_THROUGH",
             "generate_request_id": False,
