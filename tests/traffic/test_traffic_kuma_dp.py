@@ -1,6 +1,7 @@
 """Proxies that Kuma's own agent runs, beside ours: they serve, are measured, and end without a lost call."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -76,6 +77,20 @@ def test_metrics_come_from_the_agent_by_the_socket_that_it_has(mesh):
     assert "envoy_cluster_upstream_cx_total" in page.text
     metrics = mesh.backend.mesh_metric_config("/meshmetric").json["observability"]["metrics"]
     assert metrics["backends"] == [{"type": "Prometheus", "name": "default"}]
+
+
+def test_what_has_no_resource_has_the_internal_names(mesh):
+    dump = mesh.backend.admin("/config_dump").text
+    names = {name for name in re.findall(r'"(_kuma_\w+)"', dump) if "_permission_" not in name}
+    assert names == {
+        "_kuma_access_log_sink",
+        "_kuma_ads",
+        "_kuma_dynamicconfig",
+        "_kuma_metrics",
+        "_kuma_metrics_prometheus_default",
+        "_kuma_readiness",
+        "_kuma_route_default",
+    }, "no admin listener on the loopback address, where Envoy itself listens"
 
 
 def test_envoy_listens_where_the_agent_was_told_that_the_kernel_redirects_to(mesh):

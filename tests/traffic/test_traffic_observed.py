@@ -182,6 +182,7 @@ def test_a_collector_of_lines_that_was_away_gets_what_it_missed(mesh) -> None:
         mesh.web.call("backend", path="/first")
         until(lambda: len([each for each in collector.lines if "/first" in each]) == 2, "both lines", 5)
         assert {'/first of "web"', '{"path":"/first","status":200}'} <= set(collector.lines)
+        assert "_kuma_access_log_sink" in mesh.web.admin("/config_dump?resource=dynamic_listeners")
         collector.stop()
         mesh.web.call("backend", path="/missed")
         mesh.web.wait_for_output("access log does not reach its collector")

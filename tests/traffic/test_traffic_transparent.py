@@ -7,6 +7,7 @@ calls. Nobody binds a service's address or has a port for an outbound: the kerne
 """
 
 import contextlib
+import ipaddress
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,6 +73,7 @@ class Machines:
         self.web.use_name_servers(HUB)
         self.backend.start_service("backend", SERVED, UNDESCRIBED, UNREDIRECTED)
         self.mesh = HubMesh(directory, network, self.hub)
+        self.mesh.environment["KOGUMA_VIRTUAL_IPV6_CIDR"] = "fd00:fd00::/96"
 
     def start(self) -> None:
         """Redirect what the machines do, and let proxies run."""
@@ -128,6 +130,14 @@ def test_a_service_is_called_by_its_name(machines: Machines):
     address = machines.web.resolve(BY_NAME)
     assert address.startswith("241.")
     assert machines.web.get(address, SERVED).json["name"] == "backend"
+
+
+def test_a_service_is_called_over_ipv6(machines: Machines):
+    ipv4 = ipaddress.IPv4Address(machines.web.resolve(BY_NAME))
+    found = machines.web.run("getent", "ahostsv6", BY_NAME).stdout.split()[0]
+    assert found == str(ipaddress.IPv6Address("fd00:fd00::") + int(ipv4))
+    answer = machines.web.get(found, SERVED)
+    assert (answer.json["name"], answer.headers["server"]) == ("backend", "envoy")
 
 
 def test_a_service_is_called_by_the_name_of_its_tag(machines: Machines):

@@ -1,6 +1,6 @@
 """Dynamic configuration of the agent: what the control plane sends to it, read from Envoy.
 
-The control plane has no connection to the agent. It gives Envoy an internal listener (`_kuma_:dynamicconfig`)
+The control plane has no connection to the agent. It gives Envoy an internal listener (`_kuma_dynamicconfig`)
 whose direct responses carry the configuration, one path per subject. The agent polls that listener through a
 unix socket every second, with If-None-Match, so that an unchanged configuration costs an empty response.
 """

@@ -7,7 +7,7 @@ all of them in the filter state after the TLS handshake (`caller_filter`).
 from collections.abc import Iterable
 from typing import Final
 
-from koguma.envoy import callers, proto_json
+from koguma.envoy import callers, names, proto_json
 from koguma.envoy.callers import Caller
 from koguma.envoy.proto_json import Data
 
@@ -22,8 +22,16 @@ _URIS_KEY: Final = "koguma.connected_caller"
 
 
 def file(path: str, format_: Data) -> Data:
-    """An access log to a file or pipe; `format_` is a SubstitutionFormatString."""
+    """An access log to a file; `format_` is a SubstitutionFormatString."""
     return proto_json.extension("envoy.access_loggers.file", _FILE, path=path, log_format=format_)
+
+
+def sink(pipe: str, format_: Data) -> Data:
+    """An access log whose lines the agent forwards: the sink, which in Envoy is a pipe and no cluster.
+
+    One pipe serves all listeners. A cluster to the agent would need a connection for each format and thread.
+    """
+    return {**file(pipe, format_), "name": names.ACCESS_LOG_SINK}
 
 
 def on_routes(log: Data, names: Iterable[str]) -> Data:

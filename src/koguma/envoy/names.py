@@ -11,6 +11,7 @@ ADMIN: Final = "_kuma_envoy_admin"
 ADMIN_LOOPBACK: Final = "_kuma_envoy_admin_loopback"
 READINESS: Final = "_kuma_readiness"
 ADS: Final = "_kuma_ads"
+ACCESS_LOG_SINK: Final = "_kuma_access_log_sink"  # the logger whose lines the agent forwards
 ROUTE_DEFAULT: Final = "_kuma_route_default"
 DYNAMIC_CONFIG: Final = "_kuma_dynamicconfig"
 METRICS: Final = "_kuma_metrics"

@@ -219,7 +219,7 @@ def _tcp(tcp: Json, call: _Call) -> Data:
     # What reads the pipe sends a text as it is, so a line has to end itself.
     message = line if isinstance(line, dict) else f"{line}\n"
     record = {"address": operators.escaped(tcp["address"]), "message": message}
-    return access_logs.file(call.context.log_pipe, {"json_format": record, **_omit_empty_values(form)})
+    return access_logs.sink(call.context.log_pipe, {"json_format": record, **_omit_empty_values(form)})
 
 
 def _otel(otel: Json, call: _Call, name: str) -> Iterator[_Addition]:
