@@ -1,8 +1,8 @@
 """Protobuf tables: the field numbers of Kubernetes' own kinds, and how each field stands in JSON.
 
 The numbers are those that the published API has promised to keep (`generated.proto` of k8s.io/api and
-k8s.io/apimachinery). A table says no more than a reader of request bodies needs: the JSON name of a number,
-what its bytes mean, and whether an empty value is written or left out.
+k8s.io/apimachinery). A table says no more than a reader and a writer need: the JSON name of a number, what
+its bytes mean, and whether an empty value is written or left out.
 """
 
 from collections.abc import Mapping
@@ -341,4 +341,43 @@ KINDS: Final[Mapping[tuple[str, str], ProtobufMessage]] = {
     (_RBAC, "ClusterRoleBinding"): _BINDING,
     (_RBAC, "Role"): {1: _META, 2: _RULES},
     (_RBAC, "RoleBinding"): _BINDING,
+}
+
+LIST_META: Final[ProtobufMessage] = {
+    **_strings("selfLink", "resourceVersion", "continue"),
+    4: ProtobufField("remainingItemCount", _INT64, _EXPLICIT),
+}
+_STATUS: Final[ProtobufMessage] = {
+    1: ProtobufField("metadata", LIST_META),
+    2: ProtobufField("status"),
+    3: ProtobufField("message"),
+    4: ProtobufField("reason"),
+    5: ProtobufField(
+        "details",
+        {
+            **_strings("name", "group", "kind"),
+            4: ProtobufField("causes", _strings("reason", "message", "field"), _REPEATED),
+            5: ProtobufField("retryAfterSeconds", _INT32),
+            6: ProtobufField("uid"),
+        },
+    ),
+    6: ProtobufField("code", _INT32),
+}
+_PARTIAL: Final[ProtobufMessage] = {1: _META}
+_PARTIAL_LIST: Final[ProtobufMessage] = {
+    1: ProtobufField("metadata", LIST_META),
+    2: ProtobufField("items", _PARTIAL, _REPEATED),
+}
+# All that answers may have: the kinds that are read too, and what is only written.
+MESSAGES: Final[Mapping[tuple[str, str], ProtobufMessage]] = {
+    **KINDS,
+    ("v1", "Status"): _STATUS,
+    **{
+        (f"meta.k8s.io/{version}", kind): table
+        for version in ("v1", "v1beta1")
+        for kind, table in (
+            ("PartialObjectMetadata", _PARTIAL),
+            ("PartialObjectMetadataList", _PARTIAL_LIST),
+        )
+    },
 }

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from koguma.api.kube.answers import CHUNK_SIZE
+from koguma.api.kube.media import CHUNK_SIZE
 from tests.build import timeout
 from tests.control_plane import LocalControlPlane
 from tests.kube_client import KOGUMA, KUMA, KubeClient

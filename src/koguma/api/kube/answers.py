@@ -1,17 +1,15 @@
-"""Answers: objects and lists in the format that a client accepts: JSON objects, tables, or metadata alone."""
+"""Answers: objects and lists in the format that a client accepts: whole, as tables, or metadata alone."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
-import msgspec
 from aiohttp import web
 from aiohttp.payload import Payload
 from multidict import CIMultiDict
 
 from koguma.api import compression
 from koguma.api.call import JSON, Call
-from koguma.api.compression import ChunkedBody
 from koguma.api.kube import negotiation
 from koguma.api.kube.encoder import KubeEncoder
 from koguma.api.kube.negotiation import AcceptedFormat, AnswerFormat
@@ -23,7 +21,6 @@ from koguma.model.schema import Json
 from koguma.model.violation import truncated_texts
 
 _WARNING_LENGTH_MAX: Final = 500
-CHUNK_SIZE: Final = 64  # objects that are joined and sent at a time
 
 
 class Answers:
@@ -42,12 +39,12 @@ class Answers:
         warnings: Iterable[str] = (),
     ) -> web.Response:
         """One object."""
-        accepted = negotiation.accepted_format(call)
+        accepted = negotiation.accepted_format(call, target.endpoint)
         call.is_compressible = not compression.may_hold_secrets(target.endpoint.kind)
         if accepted.format is AnswerFormat.OBJECT:
-            return encoded_response(
-                self.encoder.bytes(resource, target.endpoint, call.user), status, warnings
-            )
+            media = accepted.media
+            encoded = self.encoder.bytes(resource, target.endpoint, call.user, media)
+            return encoded_response(encoded, status, warnings, media.content_type)
         document = self.encoder.visible_document(resource, target.endpoint, call.user)
         return self.document(call, target.endpoint, document, status, warnings)
 
@@ -60,14 +57,14 @@ class Answers:
         warnings: Iterable[str] = (),
     ) -> web.Response:
         """One object that is not stored like this, such as that of a dry run."""
-        accepted = negotiation.accepted_format(call)
-        body = document
+        accepted = negotiation.accepted_format(call, endpoint)
+        body, media = document, accepted.media
         if accepted.format is AnswerFormat.TABLE:
             meta = {"resourceVersion": document["metadata"].get("resourceVersion", "")}
             body = self.table(call, endpoint, [document], meta, accepted)
         elif accepted.format is AnswerFormat.PARTIAL:
             body = tables.partial(document, accepted.api_version)
-        return encoded_response(msgspec.json.encode(body), status, warnings)
+        return encoded_response(media.object(body), status, warnings, media.content_type)
 
     def many(
         self,
@@ -78,35 +75,18 @@ class Answers:
         warnings: Iterable[str],
     ) -> web.Response:
         """A list."""
-        endpoint, accepted = target.endpoint, negotiation.accepted_format(call)
+        endpoint, accepted = target.endpoint, negotiation.accepted_format(call, target.endpoint)
+        media = accepted.media
         call.is_compressible = not compression.may_hold_secrets(endpoint.kind)
         if accepted.format is AnswerFormat.OBJECT:
-            return encoded_response(self._list(call, endpoint, resources, meta), 200, warnings)
+            items = self.encoder.many(resources, endpoint, call.user, media)
+            return encoded_response(media.list(endpoint, meta, items), 200, warnings, media.content_type)
         documents = [self.encoder.visible_document(resource, endpoint, call.user) for resource in resources]
         if accepted.format is AnswerFormat.TABLE:
             body = self.table(call, endpoint, documents, meta, accepted)
         else:
             body = tables.partial_list(documents, meta, accepted.api_version)
-        return encoded_response(msgspec.json.encode(body), 200, warnings)
-
-    def _list(
-        self, call: Call, endpoint: KubeEndpoint, resources: Sequence[Resource], meta: Json
-    ) -> bytes | Payload:
-        """A list, joined from encoded objects."""
-        list_meta = {
-            "kind": f"{endpoint.kind_name}List",
-            "apiVersion": endpoint.api_version,
-            "metadata": meta,
-        }
-        head = b'%b,"items":[' % msgspec.json.encode(list_meta)[:-1]
-        items = self.encoder.many(resources, endpoint, call.user)
-        if endpoint.strategic:
-            items = _untyped(items, endpoint)
-        if not items:
-            return head + b"]}"
-        items[0] = head + items[0]
-        items[-1] += b"]}"
-        return b",".join(items) if len(items) <= CHUNK_SIZE else ChunkedBody(items, b",", CHUNK_SIZE, JSON)
+        return encoded_response(media.object(body), 200, warnings, media.content_type)
 
     def table(
         self,
@@ -128,13 +108,6 @@ class Answers:
             with_columns=with_columns,
             version=accepted.api_version,
         )
-
-
-def _untyped(items: Sequence[bytes], endpoint: KubeEndpoint) -> list[bytes]:
-    """Objects without `apiVersion` and `kind`, as they are in lists of Kubernetes' own kinds."""
-    type_ = {"apiVersion": endpoint.api_version, "kind": endpoint.kind_name}
-    start = len(msgspec.json.encode(type_))  # with a closing brace, where the objects have a comma
-    return [b"{" + item[start:] for item in items]
 
 
 def encoded_response(

@@ -1,10 +1,9 @@
-"""Encoder: objects as JSON bytes in the version of an endpoint, cached per revision."""
+"""Encoder: objects as bytes in the version of an endpoint, cached per revision."""
 
 from collections.abc import Iterable
 
-import msgspec
-
 from koguma.access.user import User
+from koguma.api.kube.media import JSON_MEDIA, Media
 from koguma.application import inline_secrets
 from koguma.application.context import Context
 from koguma.kube import codec
@@ -17,38 +16,42 @@ _CACHED_MAX = 100_000
 
 
 class KubeEncoder:
-    """Encodes objects, and caches the bytes of the newest revision of each by API version."""
+    """Encodes objects, and caches the bytes of the newest revision of each by media and API version."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._cached: dict[str, dict[str, tuple[int, bytes]]] = {}
+        self._cached: dict[tuple[Media, str], dict[str, tuple[int, bytes]]] = {}
 
-    def bytes(self, resource: Resource, endpoint: KubeEndpoint, user: User) -> bytes:
+    def bytes(
+        self, resource: Resource, endpoint: KubeEndpoint, user: User, media: Media = JSON_MEDIA
+    ) -> bytes:
         """The object as the endpoint shows it to a user. Objects with inline secrets are not cached."""
-        cached = self._cached.get(endpoint.api_version)
+        cached = self._cached.get((media, endpoint.api_version))
         if cached is None:
-            cached = self._cached[endpoint.api_version] = {}
+            cached = self._cached[media, endpoint.api_version] = {}
         entry = cached.get(resource.uid)
         if entry is not None and entry[0] == resource.revision:
             return entry[1]
         if self.holds_secrets(resource):
-            return msgspec.json.encode(self.visible_document(resource, endpoint, user))
-        data = msgspec.json.encode(self.document(resource, endpoint))
+            return media.object(self.visible_document(resource, endpoint, user))
+        data = media.object(self.document(resource, endpoint))
         if len(cached) >= _CACHED_MAX:  # mostly deleted objects; live ones are encoded again
             cached.clear()
         cached[resource.uid] = (resource.revision, data)
         return data
 
-    def many(self, resources: Iterable[Resource], endpoint: KubeEndpoint, user: User) -> list[Data]:
+    def many(
+        self, resources: Iterable[Resource], endpoint: KubeEndpoint, user: User, media: Media = JSON_MEDIA
+    ) -> list[Data]:
         """All of them, each as the endpoint shows it."""
-        cached = self._cached.get(endpoint.api_version, {})
+        cached = self._cached.get((media, endpoint.api_version), {})
         encoded = []
         for resource in resources:
             entry = cached.get(resource.uid)
             if entry is not None and entry[0] == resource.revision:
                 encoded.append(entry[1])
             else:
-                encoded.append(self.bytes(resource, endpoint, user))
+                encoded.append(self.bytes(resource, endpoint, user, media))
         return encoded
 
     def holds_secrets(self, resource: Resource) -> bool:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-import msgspec
 from aiohttp import web
 
 from koguma.api.call import Call
@@ -81,14 +80,16 @@ class KubeForm:
     async def review(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """A question about rights or about a user, which is answered and not stored."""
         check(self._context, call.user, target, "create")
-        if negotiation.accepted_format(call).format is not AnswerFormat.OBJECT:
+        accepted = negotiation.accepted_format(call, target.endpoint)
+        if accepted.format is not AnswerFormat.OBJECT:
             raise NotAcceptable("a review is answered as it is, not as a table")
         document = codec.typed((await bodies.document(call)).value, target.endpoint)
         document = _in_path_namespace(document, target)
         answer = reviews.answer(
             target.endpoint.kind_name, document, call.user, self._context.access, self._verify
         )
-        return encoded_response(msgspec.json.encode(answer), 201)
+        media = accepted.media
+        return encoded_response(media.object(answer), 201, content_type=media.content_type)
 
 
 def _in_path_namespace(document: Json, target: RequestTarget) -> Json:

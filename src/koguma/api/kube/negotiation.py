@@ -6,7 +6,10 @@ from typing import Final, get_args
 import msgspec
 
 from koguma.api.call import JSON, Call
-from koguma.kube import tables
+from koguma.api.kube.media import JSON_MEDIA, PROTOBUF_MEDIA, Media
+from koguma.kube import protobuf_writer, tables
+from koguma.kube.protobuf import MEDIA_TYPE
+from koguma.kube.registry import KubeEndpoint
 from koguma.model.errors import BadRequest, NotAcceptable
 from koguma.model.short_keys import kept_if_short
 
@@ -23,10 +26,16 @@ class AnswerFormat(Enum):
 
 
 class AcceptedFormat(msgspec.Struct, frozen=True):
-    """A format, and its version of meta.k8s.io."""
+    """A format, its version of meta.k8s.io, and how it is written."""
 
     format: AnswerFormat
     version: str = "v1"
+    is_protobuf: bool = False
+
+    @property
+    def media(self) -> Media:
+        """How it is written."""
+        return PROTOBUF_MEDIA if self.is_protobuf else JSON_MEDIA
 
     @property
     def api_version(self) -> str:
@@ -35,22 +44,24 @@ class AcceptedFormat(msgspec.Struct, frozen=True):
 
 
 _OBJECTS: Final = AcceptedFormat(AnswerFormat.OBJECT)
+_MESSAGES: Final = AcceptedFormat(AnswerFormat.OBJECT, is_protobuf=True)
 
 
-def accepted_format(call: Call) -> AcceptedFormat:
-    """The first format in the Accept header that we serve."""
-    return _accepted_format(call.header("Accept") or "*/*")
+def accepted_format(call: Call, endpoint: KubeEndpoint) -> AcceptedFormat:
+    """The first format in the Accept header that we serve for the objects of an endpoint."""
+    has_message = protobuf_writer.has_message(endpoint.api_version, endpoint.kind_name)
+    return _accepted_format(call.header("Accept") or "*/*", has_message)
 
 
 @kept_if_short(maxsize=256)
-def _accepted_format(accept: str) -> AcceptedFormat:
+def _accepted_format(accept: str, has_message: bool) -> AcceptedFormat:  # noqa: FBT001 - private, and cached by it
     for entry in accept.split(","):
         accepted = _format_of(entry)
-        if accepted is not None:
+        if accepted is not None and (has_message or accepted != _MESSAGES):
             return accepted
     raise NotAcceptable(
         f"only the following media types are accepted: {JSON}, {JSON};as=Table;v=v1;g={_META_GROUP},"
-        f" {JSON};as=PartialObjectMetadata;v=v1;g={_META_GROUP}"
+        f" {JSON};as=PartialObjectMetadata;v=v1;g={_META_GROUP}{f', {MEDIA_TYPE}' if has_message else ''}"
     )
 
 
@@ -63,17 +74,18 @@ def parameters(entry: str) -> tuple[str, dict[str, str]]:
 
 def _format_of(entry: str) -> AcceptedFormat | None:
     media, media_parameters = parameters(entry)
-    if media not in (JSON, "*/*", "application/*"):
+    if media not in (JSON, "*/*", "application/*", MEDIA_TYPE):
         return None
+    is_protobuf = media == MEDIA_TYPE
     as_, version = media_parameters.get("as"), media_parameters.get("v", "v1")
     if as_ is None:
-        return _OBJECTS
+        return _MESSAGES if is_protobuf else _OBJECTS
     if media_parameters.get("g") != _META_GROUP or version not in _META_VERSIONS:
         return None
-    if as_ == "Table":
+    if as_ == "Table" and not is_protobuf:  # Kubernetes has no message for it either
         return AcceptedFormat(AnswerFormat.TABLE, version)
     if as_ in ("PartialObjectMetadata", "PartialObjectMetadataList"):
-        return AcceptedFormat(AnswerFormat.PARTIAL, version)
+        return AcceptedFormat(AnswerFormat.PARTIAL, version, is_protobuf)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Watches of the Kubernetes form: changes as they happen, one JSON event per line.
+"""Watches of the Kubernetes form: changes as they happen, one event after the other.
 
 Without a revision, existing objects come first, as ADDED; from a revision on, only changes after it. With
 `sendInitialEvents` a BOOKMARK marks the end of the existing objects. An object that no longer matches the
@@ -15,10 +15,11 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from koguma.api.call import JSON, Call
+from koguma.api.call import Call
 from koguma.api.kube import negotiation, options, status
 from koguma.api.kube.answers import Answers
 from koguma.api.kube.finding import Finder
+from koguma.api.kube.media import Media
 from koguma.api.kube.negotiation import AcceptedFormat, AnswerFormat
 from koguma.api.kube.reading import KubeReads, ResourceFilter
 from koguma.api.kube.target import RequestTarget, check
@@ -50,7 +51,8 @@ class KubeWatches:
         self._finder = finder
         self._reading = reading
         self._answers = answers
-        self._cached_lines: dict[tuple[str, int], tuple[str, bytes]] = {}  # by version and revision
+        # By media, version and revision.
+        self._cached_lines: dict[tuple[Media, str, int], tuple[str, bytes]] = {}
         self._watches = watches
 
     async def watch(self, call: Call, target: RequestTarget) -> web.StreamResponse:
@@ -59,7 +61,7 @@ class KubeWatches:
         check(self._context, call.user, target, "watch")
         revision = options.revision(call.query.get("resourceVersion"))
         sends_initial_events = self._sends_initial_events(call)
-        accepted = negotiation.accepted_format(call)
+        accepted = negotiation.accepted_format(call, target.endpoint)
         negotiation.include_object(call)  # refused before anything streams
         seconds = _watch_seconds(call)
         if sends_initial_events:
@@ -68,7 +70,10 @@ class KubeWatches:
             target, matches, revision, sends_initial_events=sends_initial_events
         )
         encoder = _EventEncoder(call, target, self._answers, accepted)
-        response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
+        stream_type = accepted.media.stream_type
+        response = web.StreamResponse(
+            headers={"Content-Type": stream_type, "Cache-Control": "no-cache, private"}
+        )
         response.enable_chunked_encoding()
         await response.prepare(call.request)
         if error is not None:
@@ -164,7 +169,7 @@ class KubeWatches:
 
     def _line(self, change: Change, endpoint: KubeEndpoint, encoder: "_EventEncoder") -> tuple[str, bytes]:
         """The namespace of a change and its encoded line, which is cached for all watches of one format."""
-        key = (endpoint.api_version, change.revision)
+        key = (encoder.media, endpoint.api_version, change.revision)
         line = self._cached_lines.get(key)
         if line is None:
             if len(self._cached_lines) >= _CACHED_LINES_MAX:
@@ -237,6 +242,7 @@ class _EventEncoder:
         self.target = target
         self._answers = answers
         self._accepted = accepted
+        self.media = accepted.media
         self._has_columns = False
         self.is_whole = accepted.format is AnswerFormat.OBJECT
         self._show: Callable[[Resource], bytes] = self._whole if self.is_whole else self._shaped
@@ -247,7 +253,7 @@ class _EventEncoder:
 
     def event(self, type_: str, resource: Resource) -> bytes:
         """One change."""
-        return b'{"type":"%b","object":%b}\n' % (type_.encode(), self._show(resource))
+        return self.media.event(type_, self._show(resource))
 
     def no_longer_matching(self, last: Resource) -> bytes:
         """An object that no longer matches the selector: as it was, with the revision of the change.
@@ -256,11 +262,11 @@ class _EventEncoder:
         """
         endpoint = self.target.endpoint
         encoded = (
-            msgspec.json.encode(self._answers.encoder.visible_document(last, endpoint, self.call.user))
+            self.media.object(self._answers.encoder.visible_document(last, endpoint, self.call.user))
             if self.is_whole
             else self._shaped(last)
         )
-        return b'{"type":"DELETED","object":%b}\n' % encoded
+        return self.media.event("DELETED", encoded)
 
     def bookmark(self, revision: int, *, ends_initial_events: bool = False) -> bytes:
         """The revision up to which all events were sent."""
@@ -277,21 +283,20 @@ class _EventEncoder:
             bookmark = self._table([bookmark], bookmark=True)
         elif self._accepted.format is AnswerFormat.PARTIAL:
             bookmark = tables.partial(bookmark, self._accepted.api_version)
-        return b'{"type":"BOOKMARK","object":%b}\n' % msgspec.json.encode(bookmark)
+        return self.media.event("BOOKMARK", self.media.object(bookmark))
 
     def error(self, error: KogumaError) -> bytes:
         """Why the watch cannot go on."""
-        body = status.error_status(error, None).body
-        return b'{"type":"ERROR","object":%b}\n' % msgspec.json.encode(body)
+        return self.media.event("ERROR", self.media.object(status.error_status(error, None).body))
 
     def _whole(self, resource: Resource) -> bytes:
-        return self._answers.encoder.bytes(resource, self.target.endpoint, self.call.user)
+        return self._answers.encoder.bytes(resource, self.target.endpoint, self.call.user, self.media)
 
     def _shaped(self, resource: Resource) -> bytes:
         document = self._answers.encoder.visible_document(resource, self.target.endpoint, self.call.user)
         if self._accepted.format is AnswerFormat.PARTIAL:
-            return msgspec.json.encode(tables.partial(document, self._accepted.api_version))
-        return msgspec.json.encode(self._table([document]))
+            return self.media.object(tables.partial(document, self._accepted.api_version))
+        return self.media.object(self._table([document]))
 
     def _table(self, documents: Sequence[Json], *, bookmark: bool = False) -> Json:
         meta = {"resourceVersion": documents[0]["metadata"]["resourceVersion"]}
