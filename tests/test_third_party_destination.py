@@ -256,6 +256,9 @@ def test_a_plugin_that_is_not_installed_is_reported_wherever_people_look(mesh: E
     assert mesh.given() == "second key"
     assert "KG019" in mesh.koguma("lint", "--live", check=False).stdout
     assert "KG019" in mesh.koguma("inspect", "dataplane", "web").stdout
+    until(
+        lambda: "PluginMissing" in mesh.koguma("describe", "extsvc", "nowhere").stdout, "the status says it"
+    )
     assert 'no plugin "HostedAPIs" is installed' in mesh.koguma("get", "proxies").stdout
     mesh.delete_and_wait("meshexternalservices", "nowhere")
 

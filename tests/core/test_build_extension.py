@@ -7,13 +7,14 @@ import pytest
 
 from koguma.core import pipeline
 from koguma.core.build import encoding, external
+from koguma.core.incremental import Db
 from koguma.envoy import external as envoy
 from koguma.envoy import proto_json
 from koguma.envoy.external import ExternalEndpoint
 from koguma.kinds import mesh_external_service
 from koguma.model.destination import DestinationParts, DestinationPlugin, DestinationPort, SecretRef
 from koguma.model.kind import Kinds
-from koguma.model.resource import Resource
+from koguma.model.resource import Key, Resource
 from koguma.model.schema import Spec, doc
 from koguma.model.violation import Violation
 from tests.core.external_services import ALL, CONTROL_PLANE, ENCODER, base64_of, built
@@ -112,6 +113,11 @@ def plugin(build: Any, **parts: Any) -> DestinationPlugin:
 
 def other(build: Any, secret: str = "", protocol: str = "http", **parts: Any) -> Any:
     """What a plugin makes of a port, in a mesh with this Secret."""
+    return external.of(*other_db(build, secret, protocol, **parts), "80")
+
+
+def other_db(build: Any, secret: str = "", protocol: str = "http", **parts: Any) -> tuple[Db, Key]:
+    """A mesh with this Secret, and a service that leads to a plugin."""
     kind = mesh_external_service.with_extensions((plugin(build, **parts),))
     kinds = Kinds([kind if each.name == kind.name else each for each in ALL])
     config = {"key": {"secret": "key"}} if secret else {}
@@ -124,7 +130,7 @@ def other(build: Any, secret: str = "", protocol: str = "http", **parts: Any) ->
     ]
     db = pipeline.load(kinds, CONTROL_PLANE, stored)
     db.set(encoding.ENCODER, "envoy", ENCODER)
-    return external.of(db, stored[0].key, "80")
+    return db, stored[0].key
 
 
 def proper(_config: Any, port: DestinationPort) -> DestinationParts:
@@ -199,3 +205,11 @@ def test_a_secret_that_envoy_cannot_read_is_named_and_not_repeated():
     found = other(returning(DestinationParts(secrets={"key": {"generic_secret": {"very secret": 1}}})))
     assert found.problem.endswith("cannot read: kri_extsvc_default_east__out_80:key")
     assert "very secret" not in found.problem
+
+
+def test_a_plugin_that_speaks_only_http_takes_no_connections():
+    for protocols, takes in ((("http",), False), (("http", "tcp"), True)):
+        db, key = other_db(proper, protocols=protocols)
+        assert external.takes_connections(db, key, "80") is takes
+    db, key = other_db(proper)
+    assert external.takes_connections(db, key, "no such port")

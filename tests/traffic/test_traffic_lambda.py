@@ -258,6 +258,17 @@ def test_without_its_secret_a_function_is_reported_and_all_else_works(mesh: Lamb
     until(lambda: mesh.web.call("missing").status == 201, "the Secret is there")
 
 
+def test_a_route_for_connections_leads_none_to_a_function(mesh: LambdaMesh):
+    n_refused = len(mesh.aws.refused)
+    rule = {"default": {"backendRefs": [{**TO, "port": 80}]}}
+    spec = {"to": [{"targetRef": build.service_ref("backend"), "rules": [rule]}]}
+    mesh.apply_and_wait(build.document("MeshTCPRoute", "raw", spec=spec))
+    with pytest.raises(ConnectionError):
+        mesh.web.call("backend")
+    assert len(mesh.aws.refused) == n_refused
+    mesh.delete_and_wait("meshtcproutes", "raw")
+
+
 def test_credentials_are_in_no_dump_and_in_no_log(mesh: LambdaMesh):
     shown = [
         mesh.request("GET", "/meshes/default/dataplanes/web/_config").text,
@@ -274,3 +285,20 @@ def test_credentials_are_in_no_dump_and_in_no_log(mesh: LambdaMesh):
     for text, secret in itertools.product(shown, (SECRET, NEW_SECRET, OWN_SECRET, TOKEN)):
         assert secret not in text
         assert base64.b64encode(secret.encode()).decode().rstrip("=")[:-1] not in text
+
+
+def test_an_egress_signs_and_holds_the_credentials_alone(mesh: LambdaMesh):
+    permission = {"allow": [{"spiffeID": {"type": "Prefix", "value": "spiffe://default/"}}]}
+    mesh.apply(
+        build.mesh(mtls=build.builtin_mtls(), routing={"zoneEgress": True}),
+        build.policy("MeshTrafficPermission", "callers", rules=[{"default": permission}]),
+    )
+    egress = mesh.egress()
+    until(lambda: mesh.web.call("thumbnails").status == 201, "a call goes through the egress")
+    event = event_of(
+        mesh.web.call("thumbnails", "PUT", "/x?y=1", body=b"z" * 2_000_000, Content_Type="text/plain")
+    )
+    assert (event["method"], event["raw_path"], len(event["body"])) == ("PUT", "/x?y=1", 2_000_000)
+    clusters = "/config_dump?resource=dynamic_active_clusters"
+    assert "aws_request_signing" in egress.admin(clusters)
+    assert "aws_request_signing" not in mesh.web.admin(clusters)

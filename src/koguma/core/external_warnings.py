@@ -5,6 +5,7 @@ from typing import Final
 
 from koguma.core import external_matches, external_overlaps, world
 from koguma.core.incremental import Db
+from koguma.core.lint import external_plugins
 from koguma.core.services import ReconcileProblem
 from koguma.model import whole_port
 from koguma.model.resource import Key
@@ -12,6 +13,7 @@ from koguma.model.schema import Json
 
 _OVERLAPPING: Final = "Overlapping"
 _WHOLE_PORT: Final = "WholePortTaken"
+_NO_PLUGIN: Final = "PluginMissing"
 
 
 def conditions(db: Db, service: Key) -> Iterator[Json]:
@@ -19,6 +21,7 @@ def conditions(db: Db, service: Key) -> Iterator[Json]:
     messages = {
         _OVERLAPPING: [each.message for each in external_overlaps.of_mesh(db, service.mesh).get(service, ())],
         _WHOLE_PORT: _whole_ports(db, service),
+        _NO_PLUGIN: [problem.message for problem in external_plugins.missing(db, service)],
     }
     for type_, found in messages.items():
         if found:
@@ -32,6 +35,8 @@ def problems(db: Db, service: Key) -> Iterator[ReconcileProblem]:
             yield ReconcileProblem(service, "overlap", overlap.message)
     for message in _whole_ports(db, service):
         yield ReconcileProblem(service, "port", message)
+    for problem in external_plugins.missing(db, service):
+        yield ReconcileProblem(service, "plugin", problem.message)
 
 
 def _whole_ports(db: Db, service: Key) -> list[str]:

@@ -43,6 +43,8 @@ def split(
     """
     if not refs:
         port = BackendPort(original.destination, original.section, original.subset)
+        if not original.is_http and not _takes_connections(db, port.destination, port.section):
+            return BackendSplit((), 1), ()
         return BackendSplit((_backend(db, port, 1),), 0), (port,)
     weighted, unresolved = [], 0
     for ref in refs:
@@ -92,8 +94,20 @@ def _can_take(db: Db, key: Key, port: Port, original: OriginalDestination) -> bo
     """
     if key != original.destination and external.is_passthrough(db, key):
         return False
-    speaks_protocol = not original.is_http or port.protocol in world.HTTP_PROTOCOLS
+    if original.is_http:
+        speaks_protocol = port.protocol in world.HTTP_PROTOCOLS
+    else:
+        speaks_protocol = _takes_connections(db, key, port.section)
     return speaks_protocol and bool(encoding.kri(db, key, port.section))
+
+
+def _takes_connections(db: Db, key: Key, section: str) -> bool:
+    """Whether a port can be called by connections alone, as MeshTCPRoutes do.
+
+    A plugin that speaks only HTTP acts by filters on requests. Without these, what it hides from its callers
+    would be called as it is.
+    """
+    return key.kind != "MeshExternalService" or external.takes_connections(db, key, section)
 
 
 def _nearest_first(keys: tuple[Key, ...], original: OriginalDestination) -> list[Key]:

@@ -17,6 +17,7 @@ from koguma.core.build import (
     clusters,
     encoding,
     endpoints,
+    external,
     inbound,
     inbound_listener,
     internals,
@@ -156,7 +157,8 @@ def _built(
         *inbound_listener.extensions(db, spec, parts, has_mtls=True),
     ]
     if spec.is_http:
-        built.append(_routes(db, spec, arriving, outgoing))
+        limit = external.body_bytes_max(db, service, port.section)
+        built.append(_routes(db, spec, arriving, outgoing, limit))
     needs = [(snapshot.CLUSTER, spec.name), *added_resources.needed(parts), *tls.secrets(service.mesh)]
     needs += [each.id for each in built if each.type in (snapshot.ROUTES, snapshot.EXTENSION)]
     by_server_name = {"transport_protocol": "tls", "server_names": [server_name]}
@@ -209,12 +211,13 @@ def _skeleton(spec: InboundSpec) -> overlay_merge.Parts:
 
 
 def _routes(
-    db: Db, spec: InboundSpec, arriving: PolicyOverlays, outgoing: OutboundOverlays
+    db: Db, spec: InboundSpec, arriving: PolicyOverlays, outgoing: OutboundOverlays, body_bytes_max: int
 ) -> XdsResource | Failure:
     """The routes to the real endpoints; which of them, by a hash of the request, is decided here too."""
     hashes = [part for part in outgoing.listener.part("route_action") if "hash_policy" in part]
     by_hash = tuple({"route_action": {"hash_policy": part["hash_policy"]}} for part in hashes)
-    together = PolicyOverlays((*arriving.overlays, *by_hash))
+    held = ({"route": {"request_body_buffer_limit": body_bytes_max}},) if body_bytes_max else ()
+    together = PolicyOverlays((*held, *arriving.overlays, *by_hash))
     config = inbound.route_configuration(spec.name, together, leaves_mesh=True)
     needs = ((snapshot.CLUSTER, spec.name),)
     return encoding.encoded(db, snapshot.ROUTES, spec.name, config, needs, str(spec.proxy))

@@ -110,6 +110,17 @@ def body_bytes_max(db: Db, service: Key, section: str) -> int:
     return outside.body_bytes_max if outside else 0
 
 
+@question
+def takes_connections(db: Db, service: Key, section: str) -> bool:
+    """Whether a port can be called without HTTP; a plugin says for which protocols it is."""
+    resource, port = world.RESOURCES.get(db, service), world.port(db, service, section)
+    written, _ = extension_of(resource.spec) if resource else (None, "")
+    plugin = extension.plugin(db, written.get("type") or "") if written else None
+    if plugin is None or port is None or port.protocol not in world.HTTP_PROTOCOLS:
+        return True
+    return not {"tcp", "tls"}.isdisjoint(plugin.protocols)
+
+
 def _extension(db: Db, service: Key, destination: _ExternalDestination, port: Port) -> ExternalCluster:
     name, path = encoding.kri(db, service, port.section), child(destination.path, "extension")
     section = destination.fields.get("extension") or {}
