@@ -38,7 +38,8 @@ async def compressed(call: Call, response: web.StreamResponse) -> web.StreamResp
     size = body.size if isinstance(body, Payload) else len(body or b"")
     if size is None or size < SIZE_MIN or response.status != 200:  # noqa: PLR2004 - OK
         return response
-    response.headers.add("Vary", "Accept-Encoding")
+    varies = response.headers.get("Vary")
+    response.headers["Vary"] = f"{varies}, Accept-Encoding" if varies else "Accept-Encoding"
     if not _accepts_gzip(call.header("Accept-Encoding") or "") or _is_for_another_site(call):
         return response
     if isinstance(body, ChunkedBody):

@@ -186,7 +186,7 @@ def test_openapi_v2_is_json_for_most(plane, accept):
 def test_openapi_v2_is_protobuf_for_who_asks(plane):
     answer = plane("GET", "/openapi/v2", Accept=PROTOBUF)
     assert answer.headers["Content-Type"] == PROTOBUF.replace("@", ".")
-    assert answer.headers["Vary"] == "Accept"
+    assert answer.headers["Vary"] == "Accept, Accept-Encoding"
     document = gnostic.read(answer.body)
     assert set(document["paths"]) == set(plane("GET", "/openapi/v2", Accept=JSON).json["paths"])
     assert failure_with_causes(plane("GET", "/openapi/v2", Accept="text/html")) == (406, "NotAcceptable", [])

@@ -12,7 +12,7 @@ def columns(table, *, wide=False):
     return [column["name"] for column in table["columnDefinitions"] if wide or not column["priority"]]
 
 
-@pytest.mark.parametrize("accept", [TABLE, KUBECTL, f"application/vnd.kubernetes.protobuf,{TABLE}"])
+@pytest.mark.parametrize("accept", [TABLE, KUBECTL, f"application/vnd.kubernetes.protobuf;as=Table,{TABLE}"])
 def test_a_list_can_be_a_table(config_maps, accept):
     config_maps.put("a", "text")
     config_maps.put("b")
@@ -137,7 +137,7 @@ def test_one_object_and_a_watch_can_be_of_metadata_alone(config_maps):
 @pytest.mark.parametrize(
     "accept",
     [
-        "application/vnd.kubernetes.protobuf",
+        "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io",
         "text/html",
         "application/json;as=Table;v=v2;g=meta.k8s.io",
         "application/json;as=Table;v=v1;g=example.com",
@@ -155,7 +155,7 @@ def test_what_we_do_not_have_is_refused_and_named(config_maps, accept, query):
 
 @pytest.mark.parametrize(
     "accept",
-    [f"application/vnd.kubernetes.protobuf,{JSON}", "*/*", "application/*", f"{JSON};q=0.8", "text/html,*/*"],
+    [f"application/vnd.kubernetes.cbor,{JSON}", "*/*", "application/*", f"{JSON};q=0.8", "text/html,*/*"],
 )
 def test_who_takes_json_too_gets_json(config_maps, accept):
     config_maps.put("a")
