@@ -1,4 +1,4 @@
-"""The real kopf runs an operator on ConfigMaps, and what it leaves behind can still be written by others."""
+"""The real kopf runs an operator on ConfigMaps and widgets; others can still write what it leaves behind."""
 
 import os
 import sys
@@ -8,6 +8,7 @@ import pytest
 
 from koguma.cli import main
 from tests.control_plane import LocalControlPlane
+from tests.custom_resources import defined, version
 from tests.kube_client import accepted, config_maps_in
 from tests.live_mesh import Process
 from tests.waiting import eventually, until
@@ -57,3 +58,19 @@ def renamed(config_maps):
     answer = config_maps.replace(document, query=STRICT)
     assert answer.status in (200, 409), answer.body  # kopf writes as well
     return answer.status == 200
+
+
+def test_kopf_follows_a_custom_resource_that_comes_at_run_time(plane, operator):
+    operator.wait_for_output("Unresolved resources cannot be served")  # there are no widgets yet
+    widgets = defined(plane, version(subresources={"status": {}}), group="example.com", namespace="shop")
+    accepted(widgets.create("a", spec={"size": 5}))
+    eventually(lambda: phase(widgets), "size 5")
+    accepted(widgets.patch("a", {"spec": {"size": 6}}))
+    eventually(lambda: phase(widgets), "size 6")
+    assert widgets.get("a")["metadata"]["finalizers"] == ["kopf.zalando.org/KopfFinalizerMarker"]
+    assert widgets.delete("a").status == 200
+    until(lambda: not widgets.exists("a"))
+
+
+def phase(widgets):
+    return (widgets.get("a").get("status") or {}).get("phase")

@@ -64,7 +64,7 @@ class Context(msgspec.Struct, frozen=True):
     @property
     def catalog(self) -> Catalog:
         """The endpoints that are served now; ask again for each request, since they come and go."""
-        return self.catalogs.current(self.kinds)
+        return self.catalogs.current(self.kinds, self.state)
 
     def check_mesh(self, user: User, mesh: str) -> None:
         """Raise NotFound where a mesh does not exist."""

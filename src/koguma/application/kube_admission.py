@@ -9,20 +9,21 @@ from typing import Final
 
 import msgspec
 
-from koguma.application import namespaces, transactions
+from koguma.application import custom_admission, custom_definitions, namespaces, transactions
 from koguma.application.context import Context
 from koguma.application.write_access import WriteAccess
 from koguma.core.admission import FieldValidation
 from koguma.kube import field_errors, namespaced_names, native, quota
 from koguma.kube.codec import DecodedObject
+from koguma.kube.custom.version import CustomVersion
 from koguma.kube.registry import KubeEndpoint
 from koguma.model import labels
-from koguma.model.errors import Invalid
+from koguma.model.errors import Invalid, NotFound
 from koguma.model.forms import Draft
 from koguma.model.kind import ValidationContext
 from koguma.model.resource import NO_META, Key, Resource
 from koguma.model.violation import Violation, key
-from koguma.store.contract import Delete, Operation, Put
+from koguma.store.contract import Delete, Operation, Put, Require
 
 _MESH_LABEL: Final = key("metadata.labels", labels.MESH)
 
@@ -56,6 +57,8 @@ def deletion(context: Context, resource: Resource, expect: int | None) -> Sequen
     """The operations that delete an object: at once, or marked for deletion while it has finalizers."""
     if resource.kind in context.kinds.by_name:
         return transactions.delete(context, resource, expect)
+    if custom_definitions.is_definition(resource):
+        return custom_definitions.deletion(context, resource, expect)
     if resource.kind == namespaces.NAMESPACE:
         return (Put(namespaces.terminating(transactions.marked_for_deletion(resource)), expect),)
     if resource.meta.finalizers:
@@ -78,9 +81,12 @@ class KubeAdmission(msgspec.Struct, frozen=True):
             preconditions = self._namespace_operations(written)
         else:
             _check_finalizers(self.before, written)
-        planned = (
-            self._native(written) if namespaced_names.is_native(self.endpoint.kind) else self._ours(written)
-        )
+        if self.endpoint.custom is not None:
+            planned = self._custom(written, self.endpoint.custom)
+        elif namespaced_names.is_native(self.endpoint.kind):
+            planned = self._native(written)
+        else:
+            planned = self._ours(written)
         warnings = (*planned.warnings, *_finalizer_warnings(self.before, written))
         return msgspec.structs.replace(planned, first=(*preconditions, *planned.first), warnings=warnings)
 
@@ -147,9 +153,23 @@ class KubeAdmission(msgspec.Struct, frozen=True):
             spec=spec,
             status=before.status if before else native.first_status(kind),
         )
-        revision = before.revision if before else _unreadable_revision(self.context, resource.key)
+        if custom_definitions.is_definition(resource):
+            custom_definitions.check(self.context, resource, before)
+            status = custom_definitions.status_of(self.context, resource)
+            resource = msgspec.structs.replace(resource, status=status)
         warnings = quota.warnings(spec, self.context.catalog.registry) if quota.is_quota(resource) else ()
-        return PlannedWrite(resource, revision, (), tuple(warnings))
+        return PlannedWrite(resource, self._expected_revision(resource), (), tuple(warnings))
+
+    def _custom(self, written: DecodedObject, version: CustomVersion) -> PlannedWrite:
+        resource = custom_admission.admitted(self.endpoint, written, self.before)
+        gone = NotFound(f"the definition of {self.endpoint.qualified} was deleted in the meantime")
+        first = (Require(version.definition, gone),) if self.before is None else ()
+        return PlannedWrite(resource, self._expected_revision(resource), first)
+
+    def _expected_revision(self, resource: Resource) -> int:
+        if self.before is not None:
+            return self.before.revision
+        return _unreadable_revision(self.context, resource.key)
 
 
 def _in_its_mesh(written: DecodedObject, before: Resource | None) -> Draft:

@@ -19,6 +19,7 @@ from koguma.access.user import SYSTEM
 from koguma.application import compare_and_swap
 from koguma.application.context import Context
 from koguma.kube import pruning
+from koguma.kube.custom import endpoints as custom_endpoints
 from koguma.kube.kinds import core, parts
 from koguma.kube.registry import StorageSet
 from koguma.model import pruning as fields
@@ -109,12 +110,22 @@ def outdated(context: Context, resource: Resource) -> Resource | None:
     kind = context.catalog.kind(resource.kind)
     if kind is None:
         return None
+    if custom_endpoints.is_custom(kind):
+        return _custom(context, resource)
     spec, status = pruning.stored_spec(kind, resource.spec), resource.status
     if kind.status is not None and status is not None:
         status = fields.pruner(kind.status)(status)
     if spec is resource.spec and status is resource.status:
         return None
     return msgspec.structs.replace(resource, spec=spec, status=status)
+
+
+def _custom(context: Context, resource: Resource) -> Resource | None:
+    """A custom object in the storage version of its definition; its fields are the same in all versions."""
+    version = context.catalog.storage_version(resource.kind)
+    if not version or resource.stored_version == version:
+        return None
+    return msgspec.structs.replace(resource, stored_version=version)
 
 
 def _sets(context: Context) -> Iterator[StorageSet]:

@@ -31,6 +31,9 @@ class Catalog:
             for each in self.registry
             if each.set.kind is not None and each.api_version == each.set.version
         }
+        self._versions = {
+            each.stored_as: each.version for each in self.registry.sets if each.kind is not None
+        }
         self._merge_schemas: dict[tuple[str, str], MergeSchema] = {}
 
     @cached_property
@@ -47,6 +50,10 @@ class Catalog:
     def stored(self, stored_as: str) -> KubeEndpoint:
         """The endpoint that serves objects in the version in which they are stored."""
         return self._stored[stored_as]
+
+    def storage_version(self, stored_as: str) -> str:
+        """The group and version in which objects are written today; empty where nobody serves them."""
+        return self._versions.get(stored_as, "")
 
     def merge_schema(self, endpoint: KubeEndpoint) -> MergeSchema:
         """How the documents of an endpoint merge."""

@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from koguma.kube import field_errors, namespaced_names, pruning
+from koguma.kube.custom import documents as custom_documents
 from koguma.kube.kinds import parts
 from koguma.kube.registry import KOGUMA, KUMA, KubeEndpoint
 from koguma.model import forms, labels
@@ -31,6 +32,8 @@ def document(resource: Resource, endpoint: KubeEndpoint, control_plane: ControlP
         "kind": endpoint.kind_name,
         "metadata": metadata,
     }
+    if endpoint.custom is not None:
+        return {**document, **custom_documents.body(resource, endpoint.custom)}
     spec = _converted(resource, endpoint)
     if kind.at_root:
         return {**document, **spec} if isinstance(spec, dict) else document
@@ -64,7 +67,7 @@ def _metadata(resource: Resource, endpoint: KubeEndpoint, control_plane: Control
         metadata["namespace"] = name.namespace
     metadata["uid"] = resource.uid
     metadata["resourceVersion"] = str(resource.revision)
-    if not endpoint.kind.at_root:
+    if endpoint.custom is not None or not endpoint.kind.at_root:
         metadata["generation"] = resource.generation
     metadata["creationTimestamp"] = resource.creation_time
     if meta.deletion_timestamp:

@@ -6,6 +6,8 @@ from typing import Final
 import msgspec
 
 from koguma.kube import namespaced_names
+from koguma.kube.custom import scale
+from koguma.kube.custom.endpoints import SCALE
 from koguma.kube.kinds import NATIVE_KINDS, REVIEW_KINDS, core, events, reviews, services, workloads
 from koguma.kube.registry import (
     ALL_VERBS,
@@ -40,6 +42,7 @@ _SHORT_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "Service": ("svc",),
     "StatefulSet": ("sts",),
     "ResourceQuota": ("quota",),
+    "CustomResourceDefinition": ("crd", "crds"),
 }
 # What `kubectl get all` shows, as in Kubernetes: what runs, and how it is called.
 _IN_ALL: Final = frozenset(
@@ -136,9 +139,20 @@ def _review(kind: Kind) -> KubeEndpoint:
 TOKEN_REQUEST: Final = _review(reviews.TOKEN_REQUEST)
 
 
+# Scales are never asked for by themselves; this describes them.
+_SCALES: Final = KubeEndpoint(
+    group=scale.GROUP,
+    version="v1",
+    plural="scales",
+    set=StorageSet("/registry/scales", scale.API_VERSION, scale.KIND),
+    namespaced=True,
+)
+_PARTS: Final = {TOKEN: TOKEN_REQUEST, SCALE: _SCALES}
+
+
 def part_endpoint(endpoint: KubeEndpoint, part: str) -> KubeEndpoint:
     """The endpoint that describes what is sent to a subresource: mostly the object itself."""
-    return TOKEN_REQUEST if part == TOKEN else endpoint
+    return _PARTS.get(part, endpoint)
 
 
 def ours(kinds: Kinds, convert: Callable[[Kind], Converter]) -> tuple[KubeEndpoint, ...]:

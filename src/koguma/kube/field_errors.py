@@ -21,13 +21,13 @@ def required(path: str, detail: str = "") -> Violation:
 
 def invalid(path: str, value: Json, detail: str, rule: str = "invalid") -> Violation:
     """A value that breaks a rule."""
-    return Violation(path, f"Invalid value: {_shown(value)}: {detail}", rule)
+    return Violation(path, f"Invalid value: {shown(value)}: {detail}", rule)
 
 
-def unsupported(path: str, value: Json, supported: Iterable[str]) -> Violation:
+def unsupported(path: str, value: Json, supported: Iterable[Json]) -> Violation:
     """A value that is not among the supported ones."""
-    words = ", ".join(_shown(each) for each in supported)
-    return Violation(path, f"Unsupported value: {_shown(value)}: supported values: {words}", "enum")
+    words = ", ".join(shown(each) for each in supported)
+    return Violation(path, f"Unsupported value: {shown(value)}: supported values: {words}", "enum")
 
 
 def forbidden(path: str, detail: str) -> Violation:
@@ -40,10 +40,21 @@ def too_long(path: str, limit: int) -> Violation:
     return Violation(path, f"Too long: may not be more than {limit} bytes", "length")
 
 
+def too_many(path: str, n_items: int, limit: int) -> Violation:
+    """A list or map with more items than it may have."""
+    return Violation(path, f"Too many: {n_items}: must have at most {limit} items", "too-many")
+
+
+def duplicate(path: str, value: Json) -> Violation:
+    """A value that may stand only once."""
+    return Violation(path, f"Duplicate value: {shown(value)}", "duplicate")
+
+
 def at_key(path: str, name: str) -> str:
     """The path of a map's entry as Kubernetes writes it: `data[tls.crt]`."""
     return f"{path}[{name}]"
 
 
-def _shown(value: Json) -> str:
+def shown(value: Json) -> str:
+    """A value as messages show it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

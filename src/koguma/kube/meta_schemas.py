@@ -16,6 +16,7 @@ LIST_META: Final = f"{PREFIX}ListMeta"
 DELETE_OPTIONS: Final = f"{PREFIX}DeleteOptions"
 STATUS: Final = f"{PREFIX}Status"
 PATCH: Final = f"{PREFIX}Patch"
+SCALE: Final = "io.k8s.api.autoscaling.v1.Scale"
 ANYTHING: Final = "x-kubernetes-preserve-unknown-fields"
 
 
@@ -199,11 +200,30 @@ _STATUS_CAUSE: Final = _object(
     },
 )
 
+_SCALE: Final = _object(
+    "How many replicas an object wants and has.",
+    {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": ref(OBJECT_META, "The name of the object."),
+        "spec": _object("What is asked for.", {"replicas": _number("The number that is wanted.", "int32")}),
+        "status": _object(
+            "What there is.",
+            {
+                "replicas": _number("The number that there is.", "int32"),
+                "selector": text("What selects them, as text."),
+            },
+        ),
+    },
+    group_version_kind=[{"group": "autoscaling", "version": "v1", "kind": "Scale"}],
+)
+
 DEFINITIONS: Final[Mapping[str, Json]] = {
     OBJECT_META: _OBJECT_META,
     LIST_META: _LIST_META,
     DELETE_OPTIONS: _DELETE_OPTIONS,
     STATUS: _STATUS,
+    SCALE: _SCALE,
     PATCH: {
         "type": "object",
         "description": "A change of an object; the content type says how it is written.",

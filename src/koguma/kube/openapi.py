@@ -20,6 +20,7 @@ from koguma.model.schema import Json
 __all__ = ["digest", "v2_document", "v2_protobuf", "v3_document", "v3_index", "v3_roots", "v3_url"]
 
 _INFO: Final = {"title": "Koguma", "version": __version__}
+_V3_ONLY: Final = ("nullable", "allOf", "anyOf", "oneOf", "not", "example", "externalDocs")
 _REF_V2: Final = "#/definitions/"
 _WORDS: Final = {"200": "OK", "201": "Created", "401": "Unauthorized"}
 
@@ -146,14 +147,19 @@ def _v3_schema(schema: Json) -> Json:
 
 
 def _v2_schema(schema: Json) -> Json:
-    """A schema as version 2 writes it."""
+    """A schema as version 2 writes it, which has neither null nor choices."""
     if isinstance(schema, list):
         return [_v2_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    converted = {
-        key: _v2_schema(value) for key, value in schema.items() if key != "nullable" or value is not True
-    }
+    converted: dict[str, Json] = {}
+    for key, value in schema.items():
+        if key == "properties" and isinstance(value, dict):
+            converted[key] = {name: _v2_schema(field) for name, field in value.items()}
+        elif key in ("default", "enum"):
+            converted[key] = value
+        elif key not in _V3_ONLY:
+            converted[key] = _v2_schema(value)
     if isinstance(converted.get("$ref"), str):
         converted["$ref"] = f"{_REF_V2}{converted['$ref'].removeprefix(REF)}"
     return converted

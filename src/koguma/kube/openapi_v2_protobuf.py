@@ -82,7 +82,9 @@ _SCHEMA: Final = _Message(
     {
         "$ref": (1, string_field),
         "format": (2, string_field),
+        "title": (3, string_field),
         "description": (4, string_field),
+        "default": (5, _yaml),
         "multipleOf": (6, double_field),
         "maximum": (7, double_field),
         "exclusiveMaximum": (8, varint_field),

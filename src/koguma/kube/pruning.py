@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from koguma.kube import namespaced_names
+from koguma.kube.custom.version import CustomVersion
 from koguma.kube.registry import KubeEndpoint
+from koguma.kube.structural import shaping
 from koguma.model import pruning
 from koguma.model.kind import Kind
 from koguma.model.schema import UNKNOWN, Json, unknown_fields
-from koguma.model.violation import Violation, item
+from koguma.model.violation import VIOLATIONS_MAX, Violation, item
 
 TYPE_AND_METADATA: Final = ("apiVersion", "kind", "metadata")
 _NATIVE: Final = (*TYPE_AND_METADATA, "spec", "status")
@@ -55,6 +57,8 @@ def pruned(document: Mapping[str, Json], endpoint: KubeEndpoint) -> PrunedDocume
         kept = {name: value for name, value in document.items() if name in known}
     if isinstance(kept.get("metadata"), dict):
         kept["metadata"] = _metadata(kept["metadata"], unknown)
+    if endpoint.custom is not None:
+        return PrunedDocument(_custom(kept, endpoint.custom, unknown), tuple(unknown))
     written = spec_of(kept, endpoint)
     spec = _spec(written, endpoint)
     if spec is not written:
@@ -67,6 +71,17 @@ def pruned(document: Mapping[str, Json], endpoint: KubeEndpoint) -> PrunedDocume
             unknown += _unknown(kind.status_checker(kept["status"], "status"))
             kept["status"] = status
     return PrunedDocument(kept, tuple(unknown))
+
+
+def _custom(document: Json, version: CustomVersion, unknown: list[Violation]) -> dict[str, Json]:
+    """A document of a custom resource: its definition's schema says which fields exist."""
+
+    def note(path: str) -> None:
+        if len(unknown) < VIOLATIONS_MAX:
+            unknown.append(Violation(path, "does not exist", UNKNOWN))
+
+    kept: dict[str, Json] = shaping.pruned(document, version.schema, note)
+    return kept
 
 
 def spec_of(document: Mapping[str, Json], endpoint: KubeEndpoint) -> Json:

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from koguma.kube.custom.version import CustomVersion
 from koguma.model.kind import Kind
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
@@ -104,6 +105,9 @@ class KubeEndpoint(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     converter: Converter | None = None
     view: View | None = None
     strategic: bool = False  # takes strategic merge patches, as Kubernetes' own kinds do
+    singular_name: str = ""  # the kind in lower case by default
+    list_kind_name: str = ""  # the kind with `List` behind it by default
+    custom: CustomVersion | None = None  # of a custom resource: what its definition says of this version
 
     @property
     def kind_name(self) -> str:
@@ -124,12 +128,22 @@ class KubeEndpoint(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     @property
     def singular(self) -> str:
         """The name of one, in lower case."""
-        return self.kind_name.lower()
+        return self.singular_name or self.kind_name.lower()
+
+    @property
+    def list_kind(self) -> str:
+        """The `kind` of its lists."""
+        return self.list_kind_name or f"{self.kind_name}List"
 
     @cached_property
     def api_version(self) -> str:
         """As in the objects' `apiVersion`."""
         return f"{self.group}/{self.version}" if self.group else self.version
+
+    @cached_property
+    def shape_id(self) -> str:
+        """A key for caches of its documents: with another definition the same object looks different."""
+        return f"{self.api_version}@{self.custom.definition_revision}" if self.custom else self.api_version
 
     @property
     def qualified(self) -> str:

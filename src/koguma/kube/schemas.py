@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from koguma.kube import meta_schemas, namespaced_names, schema_converter
+from koguma.kube.custom import schemas as custom_schemas
 from koguma.kube.meta_schemas import REF
 from koguma.kube.registry import KubeEndpoint
 from koguma.kube.schema_converter import FieldPaths, SchemaConverter
@@ -131,6 +132,11 @@ def _definitions(
     endpoint: KubeEndpoint, object_parts: ObjectParts | None, without: FieldPaths
 ) -> dict[str, Json]:
     name = name_of(endpoint)
+    if endpoint.custom is not None:
+        described = custom_schemas.definition(endpoint.custom.schema, _common())
+        described["description"] = described.get("description") or f"A {endpoint.kind_name}."
+        described[_EXTENSION] = [group_version_kind(endpoint)]
+        return {name: described, list_name_of(endpoint): _list(endpoint)}
     if object_parts is None:  # a request without a type of its own
         open_parts = {part: {**_OPEN, "description": words} for part, words in _WORDS.items()}
         return {name: _object(endpoint, "", {}, _common() | open_parts)}
@@ -181,9 +187,10 @@ def _object(endpoint: KubeEndpoint, doc: str, body: Json, properties: Json) -> J
     }
 
 
-def group_version_kind(endpoint: KubeEndpoint, suffix: str = "") -> Json:
+def group_version_kind(endpoint: KubeEndpoint, *, of_list: bool = False) -> Json:
     """How clients find a schema, or an operation, by what an object says of itself."""
-    return {"group": endpoint.group, "version": endpoint.version, "kind": f"{endpoint.kind_name}{suffix}"}
+    kind = endpoint.list_kind if of_list else endpoint.kind_name
+    return {"group": endpoint.group, "version": endpoint.version, "kind": kind}
 
 
 def _list(endpoint: KubeEndpoint) -> Json:
@@ -200,7 +207,7 @@ def _list(endpoint: KubeEndpoint) -> Json:
             ),
         },
         "required": ["items"],
-        _EXTENSION: [group_version_kind(endpoint, "List")],
+        _EXTENSION: [group_version_kind(endpoint, of_list=True)],
     }
 
 

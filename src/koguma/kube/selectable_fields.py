@@ -32,6 +32,8 @@ NAMES: Final = ("metadata.name", "metadata.namespace")
 
 def fields(endpoint: KubeEndpoint) -> tuple[str, ...]:
     """The paths that a field selector may name at an endpoint."""
+    if endpoint.custom is not None:
+        return (*NAMES, *(path.removeprefix(".") for path in endpoint.custom.selectable))
     return (*NAMES, *_FIELDS.get((endpoint.api_version, endpoint.kind_name), ()))
 
 
@@ -49,6 +51,8 @@ def value_of(document: Json) -> Callable[[str], str]:
         part_value = document
         for part in path.split("."):
             part_value = part_value.get(part) if isinstance(part_value, dict) else None
+        if isinstance(part_value, bool):
+            return str(part_value).lower()
         return "" if part_value is None else str(part_value)
 
     return value

@@ -11,6 +11,8 @@ from typing import Final, Literal
 import msgspec
 
 from koguma.kube import namespaced_names, times
+from koguma.kube.custom import columns as custom_columns
+from koguma.kube.custom.version import PrinterColumn
 from koguma.kube.kinds import events, rbac
 from koguma.kube.registry import KubeEndpoint
 from koguma.model import columns as shared
@@ -47,11 +49,12 @@ class TableColumn(msgspec.Struct, frozen=True, kw_only=True):
     """One column of a table as clients get it."""
 
     name: str
-    cell: Callable[[TableObject], str | int | None]
+    cell: Callable[[TableObject], str | int | float | None]
     type: str = "string"
     format: str = ""
     doc: str = ""
     priority: int = 0
+    empty: str | None = ""  # the cell where there is no value
 
     @property
     def definition(self) -> dict[str, Json]:
@@ -92,18 +95,18 @@ def table(
 
 def _cells(
     document: Json, endpoint: KubeEndpoint, chosen: Iterable[TableColumn], now: datetime
-) -> list[str | int]:
+) -> list[str | int | float | None]:
     row = TableObject(document, _spec(document, endpoint), now)
     return [_cell(column, row) for column in chosen]
 
 
-def _cell(column: TableColumn, row: TableObject) -> str | int:
+def _cell(column: TableColumn, row: TableObject) -> str | int | float | None:
     # What is stored may have been written under older schemas, or be malformed.
     try:
         value = column.cell(row)
     except _UNREADABLE:
-        return ""
-    return "" if value is None else value
+        return column.empty
+    return column.empty if value is None else value
 
 
 def _spec(document: Json, endpoint: KubeEndpoint) -> Json:
@@ -154,6 +157,9 @@ def columns(endpoint: KubeEndpoint) -> tuple[TableColumn, ...]:
     kind = endpoint.shown_kind
     if kind.stored_as == events.EVENT.stored_as:
         return _EVENT
+    if endpoint.custom is not None:
+        own = [_of_custom(column) for column in endpoint.custom.columns]
+        return (_NAME, *(own or [_AGE]))
     own = [_of_kind(column) for column in kind.columns or ((shared.TARGET,) if kind.policy else ())]
     return (
         _NAME,
@@ -171,6 +177,19 @@ def _of_kind(column: Column) -> TableColumn:
         cell=lambda row: column.value(row.spec, row.status),
         doc=column.doc,
         priority=int(column.is_wide),
+    )
+
+
+def _of_custom(column: PrinterColumn) -> TableColumn:
+    value = custom_columns.cell(column)
+    return TableColumn(
+        name=column.name,
+        cell=lambda row: value(row.document, row.now),
+        type=column.type,
+        format=column.format,
+        doc=column.doc or f"Custom resource definition column (in JSONPath format): {column.path}",
+        priority=column.priority,
+        empty=None,
     )
 
 

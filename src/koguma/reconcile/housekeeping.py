@@ -36,6 +36,7 @@ from koguma.model.errors import (
 )
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
+from koguma.reconcile.custom_definitions import DefinitionKeeper
 from koguma.reconcile.following import follow
 from koguma.runtime.clock import now
 from koguma.store.contract import (
@@ -64,6 +65,7 @@ class Housekeeper:
         self._context = context
         self._owners = self._owners_of()
         self._ending: set[str] = set()  # namespaces that are being deleted
+        self._definitions = DefinitionKeeper(context, self._write)
         self._retries = False
 
     async def run(self) -> None:
@@ -159,6 +161,7 @@ class Housekeeper:
             if not await self._do(step):
                 self._owners.suspect(step.resource)
                 self._retries = True
+        self._retries |= not await self._definitions.settle()
         for name in sorted(self._ending):
             namespace = self._context.state.get(namespaces.namespace_key(name))
             if namespace is not None:

@@ -8,6 +8,7 @@ from aiohttp import web
 from aiohttp.payload import Payload
 from multidict import CIMultiDict
 
+from koguma.access.user import User
 from koguma.api import compression
 from koguma.api.call import JSON, Call
 from koguma.api.kube import negotiation
@@ -15,6 +16,8 @@ from koguma.api.kube.encoder import KubeEncoder
 from koguma.api.kube.negotiation import AcceptedFormat, AnswerFormat
 from koguma.api.kube.target import RequestTarget
 from koguma.kube import tables
+from koguma.kube.custom import scale
+from koguma.kube.custom.endpoints import SCALE
 from koguma.kube.registry import KubeEndpoint
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
@@ -38,15 +41,24 @@ class Answers:
         status: int = 200,
         warnings: Iterable[str] = (),
     ) -> web.Response:
-        """One object."""
+        """One object, or its Scale."""
         accepted = negotiation.accepted_format(call, target.endpoint)
         call.is_compressible = not compression.may_hold_secrets(target.endpoint.kind)
-        if accepted.format is AnswerFormat.OBJECT:
+        if accepted.format is AnswerFormat.OBJECT and target.subresource != SCALE:
             media = accepted.media
             encoded = self.encoder.bytes(resource, target.endpoint, call.user, media)
-            return encoded_response(encoded, status, warnings, media.content_type)
-        document = self.encoder.visible_document(resource, target.endpoint, call.user)
+            all_warnings = _all_warnings(target.endpoint, warnings)
+            return encoded_response(encoded, status, all_warnings, media.content_type)
+        document = self.shown(resource, target, call.user)
         return self.document(call, target.endpoint, document, status, warnings)
+
+    def shown(self, resource: Resource, target: RequestTarget, user: User) -> dict[str, Json]:
+        """The document that a target shows of an object to a user."""
+        document = self.encoder.visible_document(resource, target.endpoint, user)
+        custom = target.endpoint.custom
+        if target.subresource == SCALE and custom is not None and custom.scale is not None:
+            return scale.scale_document(document, custom.scale)
+        return document
 
     def document(
         self,
@@ -64,6 +76,7 @@ class Answers:
             body = self.table(call, endpoint, [document], meta, accepted)
         elif accepted.format is AnswerFormat.PARTIAL:
             body = tables.partial(document, accepted.api_version)
+        warnings = _all_warnings(endpoint, warnings)
         return encoded_response(media.object(body), status, warnings, media.content_type)
 
     def many(
@@ -78,6 +91,7 @@ class Answers:
         endpoint, accepted = target.endpoint, negotiation.accepted_format(call, target.endpoint)
         media = accepted.media
         call.is_compressible = not compression.may_hold_secrets(endpoint.kind)
+        warnings = _all_warnings(endpoint, warnings)
         if accepted.format is AnswerFormat.OBJECT:
             items = self.encoder.many(resources, endpoint, call.user, media)
             return encoded_response(media.list(endpoint, meta, items), 200, warnings, media.content_type)
@@ -108,6 +122,12 @@ class Answers:
             with_columns=with_columns,
             version=accepted.api_version,
         )
+
+
+def _all_warnings(endpoint: KubeEndpoint, warnings: Iterable[str]) -> Iterable[str]:
+    """Warnings about a request, after the one for users of a deprecated version."""
+    deprecation = endpoint.custom.deprecation if endpoint.custom else ""
+    return (deprecation, *warnings) if deprecation else warnings
 
 
 def encoded_response(

@@ -16,7 +16,7 @@ _CACHED_MAX = 100_000
 
 
 class KubeEncoder:
-    """Encodes objects, and caches the bytes of the newest revision of each by media and API version."""
+    """Encodes objects, and caches the bytes of the newest revision of each by media and shape."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -26,9 +26,9 @@ class KubeEncoder:
         self, resource: Resource, endpoint: KubeEndpoint, user: User, media: Media = JSON_MEDIA
     ) -> bytes:
         """The object as the endpoint shows it to a user. Objects with inline secrets are not cached."""
-        cached = self._cached.get((media, endpoint.api_version))
+        cached = self._cached.get((media, endpoint.shape_id))
         if cached is None:
-            cached = self._cached[media, endpoint.api_version] = {}
+            cached = self._cached[media, endpoint.shape_id] = {}
         entry = cached.get(resource.uid)
         if entry is not None and entry[0] == resource.revision:
             return entry[1]
@@ -44,7 +44,7 @@ class KubeEncoder:
         self, resources: Iterable[Resource], endpoint: KubeEndpoint, user: User, media: Media = JSON_MEDIA
     ) -> list[Data]:
         """All of them, each as the endpoint shows it."""
-        cached = self._cached.get((media, endpoint.api_version), {})
+        cached = self._cached.get((media, endpoint.shape_id), {})
         encoded = []
         for resource in resources:
             entry = cached.get(resource.uid)

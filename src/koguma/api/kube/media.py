@@ -48,7 +48,7 @@ class JsonMedia:
     def list(self, endpoint: KubeEndpoint, meta: Json, objects: Iterable[bytes]) -> bytes | Payload:
         """A list, joined from encoded objects."""
         list_meta = {
-            "kind": f"{endpoint.kind_name}List",
+            "kind": endpoint.list_kind,
             "apiVersion": endpoint.api_version,
             "metadata": meta,
         }

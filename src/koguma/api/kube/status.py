@@ -41,6 +41,7 @@ _CAUSES: Final = {
     "immutable": "FieldValueForbidden",
     "forbidden": "FieldValueForbidden",
     "length": "FieldValueTooLong",
+    "too-many": "FieldValueTooMany",
     "type": "FieldValueTypeInvalid",
     "FieldManagerConflict": "FieldManagerConflict",
     "terminating": "NamespaceTerminating",

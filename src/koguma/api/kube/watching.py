@@ -169,7 +169,7 @@ class KubeWatches:
 
     def _line(self, change: Change, endpoint: KubeEndpoint, encoder: "_EventEncoder") -> tuple[str, bytes]:
         """The namespace of a change and its encoded line, which is cached for all watches of one format."""
-        key = (encoder.media, endpoint.api_version, change.revision)
+        key = (encoder.media, endpoint.shape_id, change.revision)
         line = self._cached_lines.get(key)
         if line is None:
             if len(self._cached_lines) >= _CACHED_LINES_MAX:

@@ -13,12 +13,14 @@ import msgspec
 from koguma.api.kube import escalation
 from koguma.api.kube.encoder import KubeEncoder
 from koguma.api.kube.request import WriteRequest
-from koguma.application import inline_secrets
+from koguma.application import custom_admission, inline_secrets
 from koguma.application.context import Context
 from koguma.application.kube_admission import KubeAdmission, PlannedWrite
 from koguma.application.write_access import WriteAccess
-from koguma.kube import codec, namespaced_names, pruning, server_side_apply
+from koguma.kube import codec, field_errors, namespaced_names, pruning, server_side_apply
 from koguma.kube.codec import DecodedObject
+from koguma.kube.custom import scale
+from koguma.kube.custom.endpoints import SCALE, STATUS
 from koguma.kube.server_side_apply import FieldManager
 from koguma.model.errors import Conflict, Invalid
 from koguma.model.resource import Meta, Resource
@@ -26,11 +28,14 @@ from koguma.model.schema import Json
 from koguma.model.violation import Violation
 from koguma.store.contract import rfc3339
 
-STATUS: Final = "status"
 FINALIZE: Final = "finalize"
 _WHOLE: Final = ("apiVersion", "kind", "metadata")
 _MODIFIED: Final = (
     "the object has been modified; please apply your changes to the latest version and try again"
+)
+
+_NO_REVISION: Final = field_errors.invalid(
+    "metadata.resourceVersion", 0, "must be specified for an update", "required"
 )
 
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -51,14 +56,20 @@ class WritePlanner:
     def changed(self, request: WriteRequest, before: Resource, document: Json) -> PlannedWrite:
         """An update of an object or of a subresource, if the writer's revision is the stored one."""
         target, live = request.target, self._shown.document(before, request.endpoint)
+        custom = request.endpoint.custom
+        if target.subresource == SCALE and custom is not None and custom.scale is not None:
+            document = scale.scaled(live, document, custom.scale)
         document = codec.typed(document, request.endpoint)
-        if target.subresource:  # the rest of the document is ignored
+        if target.subresource not in ("", SCALE):  # the rest of the document is ignored
             part = "spec" if target.subresource == FINALIZE else target.subresource
             document = {**live, **{name: document.get(name) for name in (*_WHOLE, part)}}
         decoded = codec.read(document, request.endpoint, target.where, target.name)
         _check_seen(before, decoded)
-        if target.subresource == STATUS and namespaced_names.is_native(request.endpoint.kind):
+        is_native = custom is None and namespaced_names.is_native(request.endpoint.kind)
+        if target.subresource == STATUS and is_native:
             return self._status_with_metadata(request, before, decoded)
+        if custom is not None and not target.subresource and not decoded.draft.revision:
+            raise Invalid([_NO_REVISION])
         if target.subresource == STATUS:
             return self._status(request, before, live, decoded)
         if target.subresource == FINALIZE:
@@ -158,9 +169,13 @@ class WritePlanner:
         self, request: WriteRequest, before: Resource, written: DecodedObject, fields: Iterable[Json]
     ) -> PlannedWrite:
         warnings = request.unknown_field_warnings(written.unknown)
-        _check_status(request, written.status)
         meta = msgspec.structs.replace(before.meta, managed_fields=tuple(fields))
-        resource = msgspec.structs.replace(before, status=written.status, meta=meta)
+        if request.endpoint.custom is not None:
+            resource = custom_admission.with_status(request.endpoint, before, written.status)
+        else:
+            _check_status(request, written.status)
+            resource = msgspec.structs.replace(before, status=written.status)
+        resource = msgspec.structs.replace(resource, meta=meta)
         return PlannedWrite(resource, before.revision, warnings=warnings)
 
     def _writer(self, request: WriteRequest) -> FieldManager:

@@ -120,7 +120,7 @@ class KubeWrites:
             if apply_patch is None:
                 return self._planner.applied(request, self._applied_to(request, before))
             stored = _readable(before)
-            live = self._answers.encoder.visible_document(stored, target.endpoint, call.user)
+            live = self._answers.shown(stored, target, call.user)
             return self._planner.changed(request, stored, apply_patch(live, request.body.value))
 
         return await self._write(request, plan)
@@ -153,6 +153,10 @@ class KubeWrites:
             planned = plan(before)
             if before is None and request.endpoint.namespaced:
                 await namespaces.check_not_deleted(self._context, request.target.where, self._clock())
+            if request.endpoint.custom is not None:
+                version = request.endpoint.set.version
+                stored = msgspec.structs.replace(planned.resource, stored_version=version)
+                planned = msgspec.structs.replace(planned, resource=stored)
             return await self._commit(request, planned, before)
 
         def may_retry() -> bool:
@@ -195,9 +199,7 @@ class KubeWrites:
 
     def _dry_run_document(self, request: WriteRequest, change: Change, before: Stored) -> Json:
         """What a dry run would store; with the current revision, since it writes none."""
-        document = self._answers.encoder.visible_document(
-            change.resource, request.endpoint, request.call.user
-        )
+        document = self._answers.shown(change.resource, request.target, request.call.user)
         if before is None:
             del document["metadata"]["resourceVersion"]
         else:

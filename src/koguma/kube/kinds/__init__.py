@@ -3,7 +3,17 @@
 from collections.abc import Mapping
 from typing import Final
 
-from koguma.kube.kinds import apiregistration, coordination, core, events, quota, rbac, reviews, services
+from koguma.kube.kinds import (
+    apiregistration,
+    coordination,
+    core,
+    custom_definitions,
+    events,
+    quota,
+    rbac,
+    reviews,
+    services,
+)
 from koguma.model.kind import Kind
 
 NATIVE_KINDS: Final[tuple[Kind, ...]] = (
@@ -19,6 +29,7 @@ NATIVE_KINDS: Final[tuple[Kind, ...]] = (
     rbac.ROLE_BINDING,
     rbac.CLUSTER_ROLE_BINDING,
     apiregistration.API_SERVICE,
+    custom_definitions.DEFINITION,
 )
 
 # Reviews, which are answered and not stored, by kind: their storage sets have no Kind, so it is listed here.

@@ -60,11 +60,15 @@ class LocalObjectReference(Spec):
     name: Annotated[str | None, doc("Its name.")] = None
 
 
-def without_nulls(value: Json) -> Json:
-    """The same value without fields that are null."""
+def without_nulls(value: Json, *whole: str) -> Json:
+    """The same value without fields that are null; fields of the names in `whole` stay as they are."""
     if isinstance(value, dict):
-        return {name: without_nulls(each) for name, each in value.items() if each is not None}
-    return [without_nulls(each) for each in value] if isinstance(value, list) else value
+        return {
+            name: each if name in whole else without_nulls(each, *whole)
+            for name, each in value.items()
+            if each is not None
+        }
+    return [without_nulls(each, *whole) for each in value] if isinstance(value, list) else value
 
 
 def changed(spec: Json, changes: Mapping[str, Callable[[Json], Json]]) -> Json:

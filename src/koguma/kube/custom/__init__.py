@@ -1,0 +1,1 @@
+"""Custom resources: from stored definitions to endpoints, and the documents of their objects."""
