@@ -22,6 +22,10 @@ METRICS_CERTIFICATE: Final = "kuma-metrics-cert.pem"
 METRICS_KEY: Final = "kuma-metrics-key.pem"
 
 
+# A header from a sidecar to a zone egress: the request's host is as a route wants it, and stays.
+EGRESS_HOST: Final = "x-kuma-egress-host"
+EGRESS_HOST_KEPT: Final = "kept"
+
 _PROXY_OWN: Final = ("kri_dp_", "_kuma_")
 
 

@@ -8,6 +8,7 @@ connections of chains that a new version does not change.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
@@ -37,11 +38,14 @@ from koguma.core.build.overlays import OutboundOverlays, PolicyOverlays
 from koguma.core.incremental import Db, question
 from koguma.core.match import Traits
 from koguma.core.world import Port
-from koguma.envoy import snapshot
+from koguma.envoy import names, snapshot
+from koguma.envoy import routes as envoy_routes
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import Bundle, Failure, Id, XdsResource
 from koguma.model.overlay import MachineAccess, OverlayContext
 from koguma.model.resource import Key
+
+_HOST_KEPT: Final[Data] = {"name": names.EGRESS_HOST, "string_match": {"exact": names.EGRESS_HOST_KEPT}}
 
 
 class EgressContext(msgspec.Struct, frozen=True, cache_hash=True):
@@ -218,9 +222,24 @@ def _routes(
     by_hash = tuple({"route_action": {"hash_policy": part["hash_policy"]}} for part in hashes)
     held = ({"route": {"request_body_buffer_limit": body_bytes_max}},) if body_bytes_max else ()
     together = PolicyOverlays((*held, *arriving.overlays, *by_hash))
-    config = inbound.route_configuration(spec.name, together, leaves_mesh=True)
+    config = inbound.route_configuration(spec.name, _default_routes(spec), together)
+    # Addresses of the mesh are nobody's business outside; Envoy 1.40 appends them whatever the listener says.
+    removed = [*config["request_headers_to_remove"], names.EGRESS_HOST, "x-forwarded-for"]
+    config["request_headers_to_remove"] = removed
     needs = ((snapshot.CLUSTER, spec.name),)
     return encoding.encoded(db, snapshot.ROUTES, spec.name, config, needs, str(spec.proxy))
+
+
+def _default_routes(spec: InboundSpec) -> list[Data]:
+    """All requests go to the service, with the host of the endpoint unless a route of the caller set one."""
+    found: list[Data] = []
+    for is_kept in (True, False):
+        backend = envoy_routes.Backend(spec.name, 1, auto_host_rewrite=not is_kept)
+        split = envoy_routes.BackendSplit((backend,), 0)
+        for route in envoy_routes.routes(names.ROUTE_DEFAULT, {}, [], split, lambda _ref: None):
+            kept = {"headers": [_HOST_KEPT]} if is_kept else {}
+            found.append({**route, "match": {**route["match"], **kept}})
+    return found
 
 
 def _outgoing(db: Db, context: EgressContext, service: Key, port: Port, name: str) -> OutboundOverlays:

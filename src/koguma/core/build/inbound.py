@@ -103,7 +103,9 @@ def _built(db: Db, spec: InboundSpec, policy_overlays: PolicyOverlays) -> Iterat
     parts = logs.with_logs(overlay_merge.with_overlays(_skeleton(spec), policy_overlays.overlays))
     yield encoding.own(db, snapshot.CLUSTER, spec.name, _cluster(spec, parts), origin=str(spec.proxy))
     if spec.is_http:
-        config = route_configuration(spec.name, policy_overlays)
+        split = envoy_routes.BackendSplit((envoy_routes.Backend(spec.name, 1),), 0)
+        default = envoy_routes.routes(names.ROUTE_DEFAULT, {}, [], split, lambda _ref: None)
+        config = route_configuration(spec.name, default, policy_overlays)
         needs = ((snapshot.CLUSTER, spec.name),)
         yield encoding.own(db, snapshot.ROUTES, spec.name, config, needs, str(spec.proxy))
     yield from inbound_listener.resources(db, spec, parts)
@@ -235,10 +237,8 @@ def _cluster(spec: InboundSpec, parts: overlay_merge.Parts) -> Data:
     return cluster
 
 
-def route_configuration(name: str, policy_overlays: PolicyOverlays, *, leaves_mesh: bool = False) -> Data:
-    """The routes of an inbound; where calls leave the mesh, they are for the host of the endpoint."""
-    split = envoy_routes.BackendSplit((envoy_routes.Backend(name, 1, auto_host_rewrite=leaves_mesh),), 0)
-    default = envoy_routes.routes(names.ROUTE_DEFAULT, {}, [], split, lambda _ref: None)
+def route_configuration(name: str, default: list[Data], policy_overlays: PolicyOverlays) -> Data:
+    """The routes of an inbound, from the default ones."""
     routes = [_with_overlays(route, policy_overlays) for route in default]
     for_callers = [
         _for_caller(route, caller)

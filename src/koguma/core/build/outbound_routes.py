@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from koguma.core import items
 from koguma.core import routes as route_rules
-from koguma.core.build import backends, encoding, external, overlay_merge
+from koguma.core.build import backends, encoding, external, overlay_merge, zone_egress
 from koguma.core.build.backends import BackendPort, OriginalDestination
 from koguma.core.build.overlays import PolicyOverlays
 from koguma.core.incremental import Db
@@ -47,7 +47,7 @@ def routes(
         split, backend_ports = backends.split(db, None, original.destination, original)
         needed |= dict.fromkeys(backend_ports)
         default = envoy_routes.routes(names.ROUTE_DEFAULT, {}, [], split, lambda _ref: None)
-        default = _with_body_limit(db, default, backend_ports)
+        default = _to_outside(db, default, backend_ports)
         built += [_with_overlays(route, overlays) for route in default]
     return built, tuple(needed)
 
@@ -75,16 +75,30 @@ def _candidate(
         encoding.kri(db, origin, ""), candidate.match, conf.get("filters") or [], split, mirror
     )
     needed |= dict.fromkeys(backend_ports)
-    return _with_body_limit(db, built, backend_ports)
+    return _to_outside(db, built, backend_ports)
 
 
-def _with_body_limit(db: Db, routes: list[Data], ports: Iterable[BackendPort]) -> list[Data]:
-    """Routes that hold as much of a request's body as the plugins of external services need."""
-    outside = (port for port in ports if port.destination.kind == "MeshExternalService")
+def _to_outside(db: Db, routes: list[Data], ports: Iterable[BackendPort]) -> list[Data]:
+    """Routes with what they need because some of their backends are external services."""
+    outside = [port for port in ports if port.destination.kind == "MeshExternalService"]
     limit = max((external.body_bytes_max(db, port.destination, port.section) for port in outside), default=0)
-    if not limit:
-        return routes
-    return [{**each, "request_body_buffer_limit": limit} if "route" in each else each for each in routes]
+    if limit:  # as much of a request's body is held as plugins of external services need
+        routes = [
+            {**each, "request_body_buffer_limit": limit} if "route" in each else each for each in routes
+        ]
+    if any(zone_egress.carries(db, port.destination) for port in outside):
+        routes = [_to_egress(each) if "route" in each else each for each in routes]
+    return routes
+
+
+def _to_egress(route: Data) -> Data:
+    """A route that tells a zone egress whether it set the request's host; nobody else may say so."""
+    if "host_rewrite_literal" not in route["route"]:
+        removed = [*(route.get("request_headers_to_remove") or ()), names.EGRESS_HOST]
+        return {**route, "request_headers_to_remove": removed}
+    header = {"key": names.EGRESS_HOST, "value": names.EGRESS_HOST_KEPT}
+    added = {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+    return {**route, "request_headers_to_add": [*(route.get("request_headers_to_add") or ()), added]}
 
 
 def _with_overlays(route: Data, policy_overlays: PolicyOverlays) -> Data:

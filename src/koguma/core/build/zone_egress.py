@@ -21,6 +21,7 @@ from koguma.model.schema import Json
 
 KIND: Final = "ZoneEgress"
 SERVICE: Final = "zone-egress"  # by which an egress is known in every mesh, as in Kuma
+LABEL: Final = "kuma.io/listener-zoneegress"  # that selectors see on every egress, as in Kuma 3
 
 
 def identity(mesh: str) -> str:
@@ -117,7 +118,7 @@ def traits(db: Db, egress: Key, mesh: str) -> Traits | None:
         origin=proxy.origin,
         namespace="",
         name="",
-        labels=match.some(proxy.labels, mentions.labels),
+        labels=match.some(pairs({**dict(proxy.labels), LABEL: "enabled"}), mentions.labels),
         inbounds=((section(resource.spec), match.visible_tags(proxy, own, mentions)),),
         gateway_tags=(),
     )
