@@ -55,6 +55,7 @@ class LocalControlPlane:
             "data_dir": str(data_dir),
             "store": "memory://",
             "localhost_is_admin": True,
+            "feature_gates": "NamespaceContents=false",  # what comes by itself would be in the tests' lists
         }
         self.settings = settings.load(file, {}, {**usual, **flags})
         self._loop = asyncio.new_event_loop()

@@ -218,7 +218,10 @@ def test_a_gate_is_on_unless_switched_off(text, is_on):
 def test_what_is_no_gate_is_refused(text):
     loaded = refused(None, None, feature_gates=text)
     assert list(loaded) == ["--feature-gates"]
-    assert "is no gate; write NAME=true or NAME=false with a name of ResourceID" in loaded["--feature-gates"]
+    assert (
+        "is no gate; write NAME=true or NAME=false with a name of NamespaceContents, ResourceID"
+        in loaded["--feature-gates"]
+    )
 
 
 # What is shown.

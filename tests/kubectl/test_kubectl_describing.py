@@ -6,6 +6,7 @@ import pytest
 
 from koguma.cli import main
 from tests.kubectl.documents import route, timeout
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -139,3 +140,13 @@ def test_ids_tell_which_endpoints_serve_the_same_objects(kube):
     assert ids["secrets"] != plain["Secret"]
     events = json.loads(kube("get", "--raw", "/apis/events.k8s.io/v1"))["resources"]
     assert events[0]["resourceID"] == ids["events"]
+
+
+def test_an_aggregated_role_shows_its_rules(kube):
+    label = f"example.com/aggregate-to-{kube.namespace}"
+    rule = f"--aggregation-rule={label}=true"
+    kube("create", "clusterrole", f"all-{kube.namespace}", rule)
+    kube("create", "clusterrole", f"one-{kube.namespace}", "--verb=get", "--resource=meshtimeouts.kuma.io")
+    kube("label", "clusterrole", f"one-{kube.namespace}", f"{label}=true")
+    until(lambda: "meshtimeouts.kuma.io" in kube("describe", "clusterrole", f"all-{kube.namespace}"))
+    assert "meshtimeouts.kuma.io" in kube("describe", "clusterrole", "view")

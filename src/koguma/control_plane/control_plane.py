@@ -55,8 +55,10 @@ from koguma.model import duration
 from koguma.model.errors import KogumaError
 from koguma.model.schema import Json
 from koguma.reconcile import initial_objects
+from koguma.reconcile.aggregated_roles import RoleAggregator
 from koguma.reconcile.aggregated_servers import AggregatedServers
 from koguma.reconcile.housekeeping import Housekeeper
+from koguma.reconcile.namespace_contents import NamespaceContents
 from koguma.reconcile.quotas import QuotaStatuses
 from koguma.reconcile.services import ServiceGenerator
 from koguma.runtime import allowed_hosts, data_directory, garbage_collection, service_addresses
@@ -122,7 +124,7 @@ class ControlPlane:
         await self._http.start()
         await loading  # proxies need it too; before requests come, so that no patch is stored unseen
         await self._listen(self._http, identity.tls)
-        self._start_tasks(context)
+        self._start_tasks(context, identity)
         if self._proxies is not None:
             await self._proxies.start(identity)
             self.ports |= self._proxies.ports
@@ -132,11 +134,15 @@ class ControlPlane:
         garbage_collection.begin()
         self._not_ready = ""
 
-    def _start_tasks(self, context: Context) -> None:
+    def _start_tasks(self, context: Context, identity: ServerIdentity) -> None:
         history = _span(self.settings.history)
         short = frozenset(kind.stored_as for kind in (*self.kinds, *NATIVE_KINDS) if kind.short_history)
         self._run("compaction of the history", lambda: self.store.compact_forever(short, history))
         self._run("housekeeping", Housekeeper(context).run)
+        self._run("aggregated roles", RoleAggregator(context).run)
+        if self.settings.gate("NamespaceContents"):
+            ca = identity.ca or identity.certificate
+            self._run("contents of namespaces", NamespaceContents(context, ca).run)
         self._run("statuses of quotas", QuotaStatuses(context, now).run)
         self._run("review of watches", self._open_watches.run)
         # It returns at once where the C library has nothing to offer.

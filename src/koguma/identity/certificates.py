@@ -4,7 +4,7 @@ Keys are P-256. New certificates are valid a little before `now`, because the cl
 """
 
 import ipaddress
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -152,6 +152,18 @@ def _date_problems(leaf: x509.Certificate, now: datetime) -> Iterator[str]:
         yield f"the certificate is not valid before {not_before:%Y-%m-%d %H:%M} UTC; is the clock right?"
     if now >= not_after:
         yield f"the certificate expired on {not_after:%Y-%m-%d %H:%M} UTC; give a newer one"
+
+
+def bundle(texts: Iterable[str], now: datetime) -> str:
+    """The certificates in some texts as one PEM, each once; without those that expired or cannot be read."""
+    unique: dict[str, None] = {}
+    for text in texts:
+        try:
+            listed = x509.load_pem_x509_certificates(text.encode())
+        except ValueError:
+            continue
+        unique.update((_pem(each), None) for each in listed if each.not_valid_after_utc > now)
+    return "".join(unique)
 
 
 def _leaf(certificate: str) -> x509.Certificate:

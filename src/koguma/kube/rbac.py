@@ -125,6 +125,19 @@ class Roles:
 
 def aggregated(role: Resource, others: Iterable[Resource]) -> tuple[Rule, ...]:
     """The rules of a ClusterRole; for an aggregated one those that it selects, also through other ones."""
+    return tuple(dict.fromkeys(rule for item in _sources(role, others) for rule in rules_in(item.spec)))
+
+
+def aggregated_rules(role: Resource, others: Iterable[Resource]) -> list[Json]:
+    """The same rules as they are written, in the order of their roles' names."""
+    rules: list[Json] = []
+    for item in sorted(_sources(role, others), key=lambda source: source.name):
+        rules += [rule for rule in _items(_mapping(item.spec).get("rules")) if rule not in rules]
+    return rules
+
+
+def _sources(role: Resource, others: Iterable[Resource]) -> list[Resource]:
+    """The ClusterRoles whose own rules a ClusterRole has: itself, or those that it selects."""
     selected = {role.name: role}
     queue, others = [role], tuple(others)
     while queue:
@@ -133,10 +146,7 @@ def aggregated(role: Resource, others: Iterable[Resource]) -> tuple[Rule, ...]:
             if other.name not in selected and any(selects(item, other.labels) for item in selectors):
                 selected[other.name] = other
                 queue.append(other)
-    rules = [
-        rule for item in selected.values() if not is_aggregated(item.spec) for rule in rules_in(item.spec)
-    ]
-    return tuple(dict.fromkeys(rules))
+    return [item for item in selected.values() if not is_aggregated(item.spec)]
 
 
 def is_aggregated(spec: Json) -> bool:

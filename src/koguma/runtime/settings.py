@@ -157,7 +157,7 @@ class Settings(Spec):
             " others find /.well-known/openid-configuration of this API."
         ),
     ] = "https://koguma.local"
-    feature_gates: Annotated[str, doc("Gates to switch, as ResourceID=false.")] = ""
+    feature_gates: Annotated[str, doc("Gates to switch, as ResourceID=false; also NamespaceContents.")] = ""
     access: Annotated[AccessSettings, doc("Access rules; only in the file.")] = AccessSettings()
 
     @property
@@ -199,7 +199,7 @@ class Settings(Spec):
         return shown
 
 
-GATES: Final = ("ResourceID",)
+GATES: Final = ("NamespaceContents", "ResourceID")
 _CHECK: Final = Checker(Settings)
 
 
