@@ -30,6 +30,8 @@ def of(db: Db, service: Key) -> tuple[ExternalMatch, ...]:
     resource = world.RESOURCES.get(db, service)
     if resource is None or service.kind != "MeshExternalService":
         return ()
+    if world.is_of_another_zone(db, resource):
+        return ()
     matches = []
     written = [type_port_protocol(match) for match in world.external_matches(resource.spec)]
     for index, match in enumerate(world.external_matches(resource.spec)):

@@ -104,6 +104,19 @@ def of(db: Db, destination: Key) -> tuple[str, ...]:
     return tuple(address for _, address in named(db, destination))
 
 
+@question
+def on_port(db: Db, destination: Key, number: int) -> tuple[str, ...]:
+    """The addresses on which a port is called: of host names in a spec, those that have this port there."""
+    resource = world.RESOURCES.get(db, destination)
+    match = resource.spec.get("match") if resource else None
+    if destination.kind != "MeshExternalService" or not isinstance(match, list | tuple):
+        return of(db, destination)
+    values = {
+        each.get("value") for each in match if each.get("type") == _INTERNAL and each.get("port") == number
+    }
+    return tuple(address for name, address in named(db, destination) if name in values)
+
+
 def of_families(addresses: Sequence[str], *, has_ipv6: bool) -> tuple[str, ...]:
     """The addresses for a proxy; without IPv6 only those of IPv4, unless there are none."""
     ipv4 = tuple(address for address in addresses if ":" not in address)

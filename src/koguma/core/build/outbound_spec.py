@@ -129,7 +129,8 @@ def virtual_ports(
     ports = []
     for destination, section in world.reached(db, mesh, zone, namespace, reach):
         numbers = _port_numbers(db, destination, section, is_bound=is_bound)
-        ips = vips.of_families(vips.of(db, destination), has_ipv6=has_ipv6)
+        ips = vips.on_port(db, destination, numbers[0]) if numbers else ()
+        ips = vips.of_families(ips, has_ipv6=has_ipv6)
         addresses = tuple((ip, number) for ip in ips for number in numbers)
         is_matched = not is_bound and bool(external_matches.on_port(db, destination, section))
         if addresses or is_matched:
