@@ -41,8 +41,10 @@ class HubMesh(LiveMesh):
         environment = [f"{name}={self.environment[name]}" for name in ("KOGUMA_ADDRESS", "KOGUMA_DATA_DIR")]
         return self._hub.run("env", *environment, KOGUMA, *words, check=False).stdout
 
-    def proxy(self, machine: Namespace, name: str, *flags: str, uid: int = PROXY) -> Sidecar:
-        """Redirect a machine's traffic, and run a proxy on it, as a user of its own unless it becomes one."""
+    def proxy(
+        self, machine: Namespace, name: str, *flags: str, uid: int = PROXY, transparent: bool = True
+    ) -> Sidecar:
+        """Run a proxy on a machine, as a user of its own unless it becomes one."""
         home = self._network.home(PROXY)
         (home / "token").write_text(self.service_token(name, *_service(flags)))
         shutil.copy(self.directory / "cp" / "ca.pem", home)
@@ -50,7 +52,8 @@ class HubMesh(LiveMesh):
             each.chmod(0o600)
             shutil.chown(each, PROXY, PROXY)
         words = (
-            *("--transparent-proxy", "--name", name, "--cp-address", f"https://{HUB}:{self.dp}"),
+            *(("--transparent-proxy",) if transparent else ()),
+            *("--name", name, "--cp-address", f"https://{HUB}:{self.dp}"),
             *("--ca-cert-file", str(home / "ca.pem"), "--dataplane-token-file", str(home / "token")),
             *("--workdir", str(home / "w"), "--concurrency", "1", "--drain-time", "1s"),
         )
