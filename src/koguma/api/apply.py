@@ -17,6 +17,7 @@ from koguma.api import plain
 from koguma.api.call import Call, answer_json
 from koguma.api.plain import PlainObjects
 from koguma.application import advice, compare_and_swap, quota, transactions
+from koguma.application.admission_review import DELETE
 from koguma.application.context import Context
 from koguma.application.transactions import MeshSecretName
 from koguma.application.write_access import WriteAccess
@@ -124,10 +125,12 @@ class Apply:
         index_by_key: dict[Key, int] = {}
         index_by_name: dict[Key, int] = {}
         secrets = frozenset(self._secret_names(drafts))
-        for index, draft in enumerate(drafts):
+        for index, document in enumerate(drafts):
             mesh_field = f"objects[{index}].mesh"
             try:
+                draft, texts = await self._mutated(call, document)
                 admitted, operations = self._put(call, draft, unknown_fields, mesh_field, secrets)
+                admitted = msgspec.structs.replace(admitted, warnings=(*admitted.warnings, *texts))
             except (Invalid, BadRequest, NotAllowed) as error:
                 violations += _at(index, error)
                 continue
@@ -146,15 +149,34 @@ class Apply:
             puts += [(draft.kind.is_mesh_scoped, operation) for operation in operations]
         if violations:
             raise Invalid(violations)
+        admitted_objects = await self._validated(call, admitted_objects)
         written = [operation for _, operation in sorted(puts, key=lambda pair: pair[0])]
         written += await transactions.mesh_side_effects(
             self._context, [admitted.resource for admitted in admitted_objects]
         )
         pruned = self._pruned(call, request, index_by_key) if request.prune else []
         for resource in pruned:
+            deletion = self._objects.admission_request(call, resource, resource, DELETE)
+            await self._objects.webhooks.delete(deletion)
             written += transactions.delete(self._context, resource, resource.revision)
         written.append(quota.requirement(self._context))
         return admitted_objects, written, pruned
+
+    async def _mutated(self, call: Call, draft: Draft) -> tuple[Draft, tuple[str, ...]]:
+        if draft.kind.read_only_at(self._context.control_plane):
+            return draft, ()
+        before = transactions.replaced_object(self._context, draft)
+        return await self._objects.mutated(call, WriteAccess(call.user), draft, before)
+
+    async def _validated(self, call: Call, objects: Sequence[Admitted]) -> list[Admitted]:
+        """The same objects, once the validating webhooks were asked about each, with their warnings."""
+        validated = []
+        for admitted in objects:
+            resource = admitted.resource
+            before = self._context.state.get(resource.key) if admitted.replaces else None
+            texts = await self._objects.validate(call, resource, before)
+            validated.append(msgspec.structs.replace(admitted, warnings=(*admitted.warnings, *texts)))
+        return validated
 
     def _put(
         self,

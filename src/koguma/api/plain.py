@@ -9,16 +9,20 @@ from aiohttp import web
 from koguma.api import compression, lists, patches, tracing
 from koguma.api.call import Call, answer, answer_json
 from koguma.api.plain_encoder import PlainEncoder
-from koguma.application import advice, compare_and_swap, inline_secrets, quota, transactions
+from koguma.application import advice, compare_and_swap, inline_secrets, quota, transactions, webhooks
+from koguma.application.admission_review import CREATE, DELETE, UPDATE, AdmissionRequest
 from koguma.application.context import Context
+from koguma.application.webhooks import AdmissionWebhooks
 from koguma.application.write_access import WriteAccess
+from koguma.core import admission
 from koguma.core.admission import Admitted, FieldValidation
+from koguma.kube import namespaced_names
 from koguma.model import forms
 from koguma.model.documents import BadDocument
 from koguma.model.errors import BadRequest, Invalid, NotAllowed, PreconditionFailed
 from koguma.model.forms import Draft, Form
 from koguma.model.kind import Kind
-from koguma.model.resource import Resource
+from koguma.model.resource import NO_META, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
 from koguma.store.contract import Change, Delete, Op, Operation, Transaction
@@ -33,6 +37,7 @@ class PlainObjects:
     def __init__(self, context: Context, encoder: PlainEncoder) -> None:
         self._context = context
         self._encoder = encoder
+        self.webhooks = AdmissionWebhooks(context)
 
     async def get(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
         """One object."""
@@ -144,11 +149,13 @@ class PlainObjects:
         resource = context.find(call.user, kind, mesh, name)
         _check_preconditions(call, resource)
         expected = resource.revision if call.header("If-Match") else None
+        texts = await self.webhooks.delete(self.admission_request(call, resource, resource, DELETE))
         before_deletion = await advice.before_deletion(context, [resource])
         changes = await self.commit(call, transactions.delete(context, resource, expected))
-        (warnings,) = await advice.deletion_warnings(
+        (deletion_warnings,) = await advice.deletion_warnings(
             context, before_deletion, changes if dry_run(call) else None
         )
+        warnings = (*texts, *deletion_warnings)
         return answer_json({"warnings": list(warnings)} if warnings else {})
 
     def _check_writable(self, kind: Kind) -> None:
@@ -173,14 +180,55 @@ class PlainObjects:
 
     async def _write(self, call: Call, draft: Draft, before: Resource | None, verb: str = "") -> web.Response:
         context, access = self._context, WriteAccess(call.user, verb=verb)
+        draft, texts = await self.mutated(call, access, draft, before)
         admitted, operations = transactions.put(context, access, draft, before, field_validation(call))
         _check_preconditions(call, before)
+        texts += await self.validate(call, admitted.resource, before)
+        admitted = msgspec.structs.replace(admitted, warnings=(*admitted.warnings, *texts))
         operations += await transactions.mesh_side_effects(context, [admitted.resource])
         operations.append(quota.requirement(context))
         changes = await self.commit(call, operations)
         is_dry = dry_run(call)
         (warnings,) = await advice.write_warnings(context, [admitted], changes if is_dry else None)
         return _write_response(admitted, warnings, changes, before, is_dry=is_dry)
+
+    async def mutated(
+        self, call: Call, access: WriteAccess, draft: Draft, before: Resource | None
+    ) -> tuple[Draft, tuple[str, ...]]:
+        """What the mutating webhooks make of a draft, after the check of rights; and warnings."""
+        context = self._context
+        if not self.webhooks.has_mutating_configurations:
+            return draft, ()
+        identified = admission.identity_of(draft, before, context.control_plane)
+        access.check(context, draft.kind, identified, before)
+        draft = inline_secrets.restored(context, draft, before)
+        endpoint = context.catalog.stored(draft.kind.stored_as)
+        meta = before.meta if before else NO_META
+        candidate = webhooks.candidate_of(context, draft, endpoint, before, meta)
+        mutated = await self.webhooks.mutated(self.admission_request(call, candidate, before), candidate)
+        if mutated.candidate is candidate:
+            return draft, mutated.warnings
+        return webhooks.with_candidate(draft, candidate, mutated.candidate), mutated.warnings
+
+    async def validate(self, call: Call, resource: Resource, before: Resource | None) -> tuple[str, ...]:
+        """Ask the validating webhooks about an object that was admitted; warnings for the writer."""
+        return await self.webhooks.validate(self.admission_request(call, resource, before), resource)
+
+    def admission_request(
+        self, call: Call, resource: Resource, before: Resource | None, operation: str = ""
+    ) -> AdmissionRequest:
+        """A write of the plain form as webhooks see it: one to the endpoint of the storage version."""
+        endpoint = self._context.catalog.stored(resource.kind)
+        shown = namespaced_names.namespaced_name(resource, endpoint.kind, self._context.control_plane)
+        return AdmissionRequest(
+            operation or (CREATE if before is None else UPDATE),
+            endpoint,
+            shown.namespace,
+            shown.name,
+            call.user,
+            before,
+            is_dry=dry_run(call),
+        )
 
     async def commit(self, call: Call, operations: Sequence[Operation]) -> tuple[Change, ...]:
         """Write, or only see what a write would do where the query says dryRun."""

@@ -23,10 +23,13 @@ _ORDER: Final = "$setElementOrder/"
 _REMOVE: Final = "$deleteFromPrimitiveList/"
 
 _METADATA: Final[Hints] = {("metadata", "finalizers"): "", ("metadata", "ownerReferences"): "uid"}
+_WEBHOOKS: Final[Hints] = {**_METADATA, ("webhooks",): "name", ("webhooks", "matchConditions"): "name"}
 # The published patch strategies. Not merged, though one may expect it: a service account's
 # `imagePullSecrets`, a namespace's `spec.finalizers`, rules and subjects of roles and bindings.
 _BY_KIND: Final[Mapping[str, Hints]] = {
     "Namespace": {**_METADATA, ("status", "conditions"): "type"},
+    "MutatingWebhookConfiguration": _WEBHOOKS,
+    "ValidatingWebhookConfiguration": _WEBHOOKS,
     "ServiceAccount": {**_METADATA, ("secrets",): "name"},
 }
 

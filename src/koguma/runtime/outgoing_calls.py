@@ -7,15 +7,18 @@ and time and size of a response are limited.
 """
 
 import asyncio
+import socket
 import ssl
 import tempfile
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import aiohttp
+from aiohttp import AddrInfoType
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 from multidict import CIMultiDict
@@ -51,6 +54,7 @@ class OutgoingCalls:
         self._identity: tuple[str, Redacted] | None = None
         self._session: aiohttp.ClientSession | None = None
         self._tls_contexts: OrderedDict[tuple[bytes, str], ssl.SSLContext] = OrderedDict()
+        self._sockets: WeakSet[socket.socket] = WeakSet()
 
     def identify(self, certificate: str, key: Redacted) -> None:
         """Use a client certificate where a call is to show who we are."""
@@ -61,6 +65,11 @@ class OutgoingCalls:
         if self._session is not None:
             await self._session.close()
             self._session = None
+        # A server that hangs never finishes TLS's own goodbye.
+        for each in [each for each in self._sockets if each.fileno() >= 0]:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            await asyncio.sleep(0.01)  # for the loop to see it
 
     async def post_json(
         self, url: str, body: bytes, *, ca_bundle: bytes = b"", timeout_seconds: float = 10.0
@@ -145,6 +154,7 @@ class OutgoingCalls:
         connector = aiohttp.TCPConnector(
             resolver=_CheckedResolver(self._allowed, self._services),
             use_dns_cache=False,
+            socket_factory=self._new_socket,
             limit=_CONNECTIONS_MAX,
             limit_per_host=_CONNECTIONS_PER_HOST_MAX,
         )
@@ -155,6 +165,12 @@ class OutgoingCalls:
             trust_env=False,
             auto_decompress=False,
         )
+
+    def _new_socket(self, address: AddrInfoType) -> socket.socket:
+        family, type_, protocol = address[:3]
+        made = socket.socket(family=family, type=type_, proto=protocol)
+        self._sockets.add(made)
+        return made
 
     def _tls(self, ca_bundle: bytes, identity: tuple[str, Redacted] | None) -> ssl.SSLContext:
         """The TLS context of a CA bundle; connections are shared by requests that have the same one."""

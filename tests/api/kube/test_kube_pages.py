@@ -14,6 +14,7 @@ V2, V2BETA1 = (
 )
 PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 GROUPS = [
+    "admissionregistration.k8s.io",
     "apiextensions.k8s.io",
     "apiregistration.k8s.io",
     "apps",

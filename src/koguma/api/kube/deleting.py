@@ -14,8 +14,10 @@ from koguma.api.kube.finding import Finder
 from koguma.api.kube.options import DeleteOptions
 from koguma.api.kube.reading import KubeReads
 from koguma.api.kube.target import RequestTarget, check, check_writable
-from koguma.application import advice, compare_and_swap, kube_admission, namespaces
+from koguma.application import admission_review, advice, compare_and_swap, kube_admission, namespaces
+from koguma.application.admission_review import AdmissionRequest
 from koguma.application.context import Context
+from koguma.application.webhooks import AdmissionWebhooks
 from koguma.kube import owner_graph
 from koguma.model.errors import Conflict, NotFound
 from koguma.model.resource import Resource
@@ -32,6 +34,7 @@ class KubeDeletes:
         self._finder = finder
         self._reading = reading
         self._answers = answers
+        self._webhooks = AdmissionWebhooks(context)
 
     async def delete(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """Delete one object: a Status when it is gone, the object itself while it has finalizers."""
@@ -85,11 +88,36 @@ class KubeDeletes:
                 raise NotFound
             if isinstance(found, Resource):
                 _check_preconditions(found, delete_options)
-            return await self._delete(call, found, delete_options)
+            admitted = await self._admitted(call, target, found, delete_options)
+            change, warnings = await self._delete(call, found, delete_options)
+            return change, (*admitted, *warnings)
 
         what = f'{target.endpoint.qualified} "{target.name}"'
         async with self._context.writes.turn(*target.object_name):
             return await compare_and_swap.retried(attempt, what, lambda: stored() != found)
+
+    async def _admitted(
+        self,
+        call: Call,
+        target: RequestTarget,
+        found: Resource | Unreadable,
+        delete_options: DeleteOptions,
+    ) -> tuple[str, ...]:
+        """Ask the webhooks, unless there is nothing that they could read; warnings for the writer."""
+        if not isinstance(found, Resource):
+            return ()
+        return await self._webhooks.delete(
+            AdmissionRequest(
+                admission_review.DELETE,
+                target.endpoint,
+                target.where,
+                target.name,
+                call.user,
+                found,
+                is_dry=delete_options.is_dry,
+                options={"propagationPolicy": delete_options.policy} if delete_options.policy else {},
+            )
+        )
 
     async def _delete(
         self, call: Call, found: Resource | Unreadable, delete_options: DeleteOptions

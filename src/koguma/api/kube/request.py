@@ -8,9 +8,12 @@ from koguma.api.call import Call
 from koguma.api.kube.bodies import RequestBody
 from koguma.api.kube.options import WriteOptions
 from koguma.api.kube.target import RequestTarget
+from koguma.application import admission_review
+from koguma.application.admission_review import AdmissionRequest
 from koguma.core.admission import FieldValidation
 from koguma.kube.registry import KubeEndpoint
 from koguma.model.errors import BadRequest, Invalid, KogumaError
+from koguma.model.resource import Resource
 from koguma.model.violation import Violation, truncated_texts
 
 
@@ -40,6 +43,21 @@ class WriteRequest(msgspec.Struct, frozen=True):
     def named(self, name: str) -> "WriteRequest":
         """The same, for an object of this name."""
         return msgspec.structs.replace(self, target=msgspec.structs.replace(self.target, name=name))
+
+    def admission(self, before: Resource | None) -> AdmissionRequest:
+        """The write as webhooks are asked about it."""
+        manager, target = self.options.manager, self.target
+        return AdmissionRequest(
+            admission_review.UPDATE if before is not None else admission_review.CREATE,
+            target.endpoint,
+            target.where,
+            target.name,
+            self.call.user,
+            before,
+            target.subresource,
+            self.options.is_dry,
+            {"fieldManager": manager, "fieldValidation": self.options.validation.value},
+        )
 
     def duplicate_field_warnings(self) -> tuple[str, ...]:
         """Warnings about duplicate fields, of which the last one counts."""

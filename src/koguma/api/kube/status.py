@@ -7,6 +7,7 @@ import msgspec
 
 from koguma.api.kube.target import RequestTarget
 from koguma.application.quota import QuotaExceeded
+from koguma.application.webhooks import WebhookDenied
 from koguma.model import errors
 from koguma.model.errors import KogumaError
 from koguma.model.resource import Resource
@@ -93,6 +94,8 @@ class Expired(errors.Gone):
 
 
 def _reason(error: KogumaError) -> tuple[int, str]:
+    if isinstance(error, WebhookDenied):
+        return error.code, error.reason
     for type_, code, reason in _REASONS:
         if isinstance(error, type_):
             return code, reason

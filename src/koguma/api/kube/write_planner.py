@@ -13,9 +13,10 @@ import msgspec
 from koguma.api.kube import escalation
 from koguma.api.kube.encoder import KubeEncoder
 from koguma.api.kube.request import WriteRequest
-from koguma.application import custom_admission, inline_secrets
+from koguma.application import custom_admission, inline_secrets, webhooks
 from koguma.application.context import Context
 from koguma.application.kube_admission import KubeAdmission, PlannedWrite
+from koguma.application.webhooks import AdmissionWebhooks
 from koguma.application.write_access import WriteAccess
 from koguma.kube import codec, field_errors, namespaced_names, pruning, server_side_apply
 from koguma.kube.codec import DecodedObject
@@ -48,12 +49,14 @@ class WritePlanner:
         self._context = context
         self._shown = encoder
         self._clock = clock
+        self._webhooks = AdmissionWebhooks(context)
 
-    def new(self, request: WriteRequest, written: DecodedObject) -> PlannedWrite:
+    async def new(self, request: WriteRequest, written: DecodedObject) -> PlannedWrite:
         """A new object."""
-        return self._owned(request, written, None, None)
+        written, warnings = await self._mutated(request, written, None)
+        return _with_warnings(self._owned(request, written, None, None), warnings)
 
-    def changed(self, request: WriteRequest, before: Resource, document: Json) -> PlannedWrite:
+    async def changed(self, request: WriteRequest, before: Resource, document: Json) -> PlannedWrite:
         """An update of an object or of a subresource, if the writer's revision is the stored one."""
         target, live = request.target, self._shown.document(before, request.endpoint)
         custom = request.endpoint.custom
@@ -65,6 +68,14 @@ class WritePlanner:
             document = {**live, **{name: document.get(name) for name in (*_WHOLE, part)}}
         decoded = codec.read(document, request.endpoint, target.where, target.name)
         _check_seen(before, decoded)
+        decoded, warnings = await self._mutated(request, decoded, before)
+        return _with_warnings(self._change(request, before, decoded, document), warnings)
+
+    def _change(
+        self, request: WriteRequest, before: Resource, decoded: DecodedObject, document: Json
+    ) -> PlannedWrite:
+        target, live = request.target, self._shown.document(before, request.endpoint)
+        custom = request.endpoint.custom
         is_native = custom is None and namespaced_names.is_native(request.endpoint.kind)
         if target.subresource == STATUS and is_native:
             return self._status_with_metadata(request, before, decoded)
@@ -77,7 +88,7 @@ class WritePlanner:
         managed_fields = (document.get("metadata") or {}).get("managedFields")
         return self._owned(request, decoded, before, managed_fields)
 
-    def applied(self, request: WriteRequest, before: Resource | None) -> PlannedWrite:
+    async def applied(self, request: WriteRequest, before: Resource | None) -> PlannedWrite:
         """A server-side apply: the applied configuration merged with the fields of other managers."""
         target, endpoint = request.target, request.endpoint
         config, unknown = pruning.pruned(_config(request), endpoint)
@@ -94,9 +105,32 @@ class WritePlanner:
         merged = server_side_apply.applied(live, config, self._writer(request), shape, request.options.force)
         written = codec.read(merged, endpoint, target.where, target.name)
         written = msgspec.structs.replace(written, unknown=(*unknown, *written.unknown))
-        if target.subresource == STATUS and before is not None:
+        written, warnings = await self._mutated(request, written, before)
+        return _with_warnings(self._apply(request, before, written), warnings)
+
+    def _apply(self, request: WriteRequest, before: Resource | None, written: DecodedObject) -> PlannedWrite:
+        if request.target.subresource == STATUS and before is not None:
             return self._with_status(request, before, written, written.meta.managed_fields)
         return self._with_meta(self._admitted(request, written, before), written.meta, before)
+
+    async def _mutated(
+        self, request: WriteRequest, written: DecodedObject, before: Resource | None
+    ) -> tuple[DecodedObject, tuple[str, ...]]:
+        """What the mutating webhooks make of a document before it is validated, and their warnings."""
+        asked = request.admission(before)
+        if not self._webhooks.has_mutating(asked):
+            return written, ()
+        draft = inline_secrets.restored(self._context, written.draft, before)
+        status = written.status if request.target.subresource else None
+        candidate = webhooks.candidate_of(
+            self._context, draft, request.endpoint, before, written.meta, status
+        )
+        mutated = await self._webhooks.mutated(asked, candidate)
+        if mutated.candidate is candidate:
+            return written, mutated.warnings
+        draft = webhooks.with_candidate(draft, candidate, mutated.candidate)
+        meta, status = mutated.candidate.meta, mutated.candidate.status
+        return msgspec.structs.replace(written, draft=draft, meta=meta, status=status), mutated.warnings
 
     def _owned(
         self, request: WriteRequest, decoded: DecodedObject, before: Resource | None, managed_fields: Json
@@ -181,6 +215,10 @@ class WritePlanner:
     def _writer(self, request: WriteRequest) -> FieldManager:
         now, version = rfc3339(self._clock()), request.endpoint.api_version
         return FieldManager(request.options.manager, version, now, request.target.subresource)
+
+
+def _with_warnings(planned: PlannedWrite, warnings: tuple[str, ...]) -> PlannedWrite:
+    return msgspec.structs.replace(planned, warnings=(*planned.warnings, *warnings))
 
 
 def _config(request: WriteRequest) -> dict[str, Json]:

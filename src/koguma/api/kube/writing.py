@@ -4,7 +4,7 @@ A write that loses to a concurrent one is planned again on what is stored then.
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -23,6 +23,7 @@ from koguma.api.kube.write_planner import WritePlanner
 from koguma.application import advice, compare_and_swap, namespaces, quota, transactions
 from koguma.application.context import Context
 from koguma.application.kube_admission import PlannedWrite
+from koguma.application.webhooks import AdmissionWebhooks
 from koguma.core.admission import Admitted
 from koguma.kube import codec, namespaced_names, native, strategic
 from koguma.kube.codec import DecodedObject
@@ -65,6 +66,7 @@ class KubeWrites:
         self._finder = finder
         self._answers = answers
         self._clock = clock
+        self._webhooks = AdmissionWebhooks(context)
         self._planner = WritePlanner(context, answers.encoder, clock)
 
     async def create(self, call: Call, target: RequestTarget) -> web.StreamResponse:
@@ -87,10 +89,10 @@ class KubeWrites:
         raise AssertionError("the last attempt returns or raises")
 
     async def _created(self, request: WriteRequest, written: DecodedObject) -> web.StreamResponse:
-        def plan(before: Stored) -> PlannedWrite:
+        async def plan(before: Stored) -> PlannedWrite:
             if isinstance(before, Resource):
                 raise AlreadyExists(f'{request.endpoint.qualified} "{before.name}" already exists')
-            return self._planner.new(request, written)
+            return await self._planner.new(request, written)
 
         return await self._write(request, plan)
 
@@ -99,12 +101,12 @@ class KubeWrites:
         self._check(call, target, "update")
         request = WriteRequest(call, target, options.of_write(call), await bodies.document(call))
 
-        def plan(before: Stored) -> PlannedWrite:
+        async def plan(before: Stored) -> PlannedWrite:
             if before is None and not target.subresource and native.made_by_update(target.endpoint.kind):
                 check(self._context, call.user, target, "create")
                 decoded = codec.read(request.body.value, target.endpoint, target.where, target.name)
-                return self._planner.new(request, decoded)
-            return self._planner.changed(request, _readable(before), request.body.value)
+                return await self._planner.new(request, decoded)
+            return await self._planner.changed(request, _readable(before), request.body.value)
 
         return await self._write(request, plan)
 
@@ -116,12 +118,12 @@ class KubeWrites:
         apply_patch = None if is_apply else _patch_of(call.media_type, target.endpoint)
         request = WriteRequest(call, target, write_options, await bodies.patch(call))
 
-        def plan(before: Stored) -> PlannedWrite:
+        async def plan(before: Stored) -> PlannedWrite:
             if apply_patch is None:
-                return self._planner.applied(request, self._applied_to(request, before))
+                return await self._planner.applied(request, self._applied_to(request, before))
             stored = _readable(before)
             live = self._answers.shown(stored, target, call.user)
-            return self._planner.changed(request, stored, apply_patch(live, request.body.value))
+            return await self._planner.changed(request, stored, apply_patch(live, request.body.value))
 
         return await self._write(request, plan)
 
@@ -142,7 +144,7 @@ class KubeWrites:
         check(self._context, call.user, target, verb)
 
     async def _write(
-        self, request: WriteRequest, plan: Callable[[Stored], PlannedWrite]
+        self, request: WriteRequest, plan: Callable[[Stored], Awaitable[PlannedWrite]]
     ) -> web.StreamResponse:
         """Commit what `plan` makes of the stored object; plan again where a concurrent write was first."""
         before: Stored = None
@@ -150,7 +152,7 @@ class KubeWrites:
         async def attempt() -> CommittedWrite:
             nonlocal before
             before = self._stored(request.target)
-            planned = plan(before)
+            planned = await plan(before)
             if before is None and request.endpoint.namespaced:
                 await namespaces.check_not_deleted(self._context, request.target.where, self._clock())
             if request.endpoint.custom is not None:
@@ -173,6 +175,9 @@ class KubeWrites:
     async def _commit(self, request: WriteRequest, planned: PlannedWrite, before: Stored) -> CommittedWrite:
         context, call = self._context, request.call
         request.check_decoded()
+        stored = before if isinstance(before, Resource) else None
+        warnings = await self._webhooks.validate(request.admission(stored), planned.resource)
+        planned = msgspec.structs.replace(planned, warnings=(*planned.warnings, *warnings))
         operations = list(planned.operations(context))
         if not planned.is_gone:
             operations += await transactions.mesh_side_effects(context, [planned.resource])

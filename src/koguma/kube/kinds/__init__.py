@@ -13,6 +13,7 @@ from koguma.kube.kinds import (
     rbac,
     reviews,
     services,
+    webhooks,
 )
 from koguma.model.kind import Kind
 
@@ -22,6 +23,8 @@ NATIVE_KINDS: Final[tuple[Kind, ...]] = (
     core.SECRET,
     core.SERVICE_ACCOUNT,
     quota.RESOURCE_QUOTA,
+    webhooks.MUTATING,
+    webhooks.VALIDATING,
     events.EVENT,
     coordination.LEASE,
     rbac.ROLE,
