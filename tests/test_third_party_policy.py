@@ -396,7 +396,7 @@ def test_a_control_plane_serves_the_policy_of_an_installed_package(site, tmp_pat
 @pytest.mark.slow
 def test_broken_packages_are_told_and_kill_nothing(site, tmp_path):
     with Running(tmp_path / "data", site, EXAMPLE) as plane:
-        checks = [c for c in plane("GET", "/_check")[1]["checks"] if c["name"] == "policies"]
+        checks = [c for c in plane("GET", "/_check")[1]["checks"] if c["name"] == "plugins"]
         assert [c["status"] for c in checks] == ["warning", "warning"]
         assert 'package again, entry point "again" (again:POLICIES)' in checks[0]["message"]
         assert "package gone" in checks[1]["message"]

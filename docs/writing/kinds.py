@@ -70,6 +70,14 @@ def _kind_lines(kind: Kind) -> Iterator[str]:
     yield "## Fields"
     yield ""
     yield from fields.table(kind.spec, "" if kind.inline else "spec")
+    for plugin in kind.extensions:
+        yield f"## Plugin {plugin.type}"
+        yield ""
+        yield plugin.doc.strip()
+        yield ""
+        yield f"It takes ports that speak {', '.join(plugin.protocols)}."
+        yield ""
+        yield from fields.table(plugin.config, "config")
     if kind.status is not None:
         yield "## Status"
         yield ""

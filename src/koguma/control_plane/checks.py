@@ -103,7 +103,7 @@ class HealthChecks:
     def _plugins(self) -> Iterator[Check]:
         for name, failure in sorted(self._plugin_failures.items()):
             text = f"objects of {name} have no effect where it cannot read them: {failure}"
-            yield Check("policies", "warning", text, "correct the package, or write the objects again")
+            yield Check("plugins", "warning", text, "correct the package, or write the objects again")
 
     def _background(self) -> Iterator[Check]:
         background = self._context.background

@@ -355,7 +355,7 @@ class ControlPlane:
             _log.warning(about, warning=text)
 
     def _warn_of_plugin(self, text: str) -> None:
-        self._warn(text, "policies", "correct the package or remove it, then restart the control plane")
+        self._warn(text, "plugins", "correct the package or remove it, then restart the control plane")
 
 
 def _span(text: str) -> timedelta:

@@ -9,7 +9,7 @@ from typing import Any
 
 from koguma.model import schema
 from koguma.model.destination import DestinationPlugin
-from koguma.model.schema import UNKNOWN, Checker, Json
+from koguma.model.schema import UNKNOWN, Json
 from koguma.model.violation import Violation, child, under
 
 
@@ -22,7 +22,7 @@ def plugin_of(extension: Any, plugins: Sequence[DestinationPlugin]) -> Destinati
 def violations(plugin: DestinationPlugin, config: Json, path: str) -> Iterator[Violation]:
     """What is wrong with a configuration: its types first; the plugin's own rules only if these hold."""
     value = {} if config is None else config
-    structural = tuple(Checker(plugin.config)(value, path))
+    structural = tuple(schema.checker(plugin.config)(value, path))
     yield from structural
     if all(violation.rule == UNKNOWN for violation in structural):
         found, failure = _asked(plugin, "validate", plugin.validate, value, Violation)

@@ -240,7 +240,8 @@ def _validate(
 def _extension(spec: MeshExternalServiceSpec) -> tuple[MeshExternalServiceExtension | None, str]:
     """The plugin's section in either shape, and its path."""
     if spec.destination is not None:
-        return spec.destination.extension, "spec.destination.extension"
+        is_extended = spec.destination.type == "Extension"  # else it is refused as a whole
+        return (spec.destination.extension if is_extended else None), "spec.destination.extension"
     return spec.extension, "spec.extension"
 
 

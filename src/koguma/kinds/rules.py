@@ -3,13 +3,12 @@
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Annotated, Final, TypeVar
 
 from msgspec import Meta
 
-from koguma.model import duration
-from koguma.model.schema import UNKNOWN, Checker, Json, Spec, doc, read
+from koguma.model import duration, schema
+from koguma.model.schema import UNKNOWN, Json, Spec, doc, read
 from koguma.model.violation import Violation, child
 
 PORT_MAX: Final = 65535
@@ -124,11 +123,6 @@ def one_of(name: str, *values: str) -> str:
 S = TypeVar("S", bound=Spec)
 
 
-@cache
-def _checker(type_: type[Spec]) -> Checker:
-    return Checker(type_)
-
-
 def read_conf(
     type_: type[S], conf: Mapping[str, Json] | None, path: str, sentence: str, *, at: str = ""
 ) -> tuple[S | None, list[Violation]]:
@@ -137,7 +131,7 @@ def read_conf(
     The value is None where it cannot be read; the violations then stand at `at` (by default `path`) and
     begin with `sentence`. An unknown field stands at its own place under `path` and spoils nothing.
     """
-    all_violations = list(_checker(type_)(conf or {}))
+    all_violations = list(schema.checker(type_)(conf or {}))
     broken = [v for v in all_violations if v.rule != UNKNOWN]
     violations = [Violation(at or path, f"{sentence}: {v.field} {v.message}", "conf") for v in broken]
     violations += [

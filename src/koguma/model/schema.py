@@ -10,6 +10,7 @@ The sentences are those of Kuma's own schema check (`in body ...`), which its us
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from itertools import islice
 from types import NoneType, UnionType
 from typing import (
@@ -152,6 +153,12 @@ class Checker:
             n_broken += 1
             if n_broken >= VIOLATIONS_MAX:
                 return
+
+
+@cache
+def checker(type_: type[Spec]) -> Checker:
+    """The checker of a type, made once."""
+    return Checker(type_)
 
 
 def read(type_: type[msgspec.Struct], value: Json) -> Any:

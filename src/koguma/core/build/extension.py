@@ -65,7 +65,7 @@ def of(db: Db, service: Key, written: Json, port: Port, name: str, path: str) ->
     if port.protocol not in found.protocols:
         return _failed(protocol_problem(found, port.protocol))
     config, at = written.get("config") or {}, child(path, "config")
-    wrong = [each for each in schema.Checker(found.config)(config, at) if each.rule != UNKNOWN]
+    wrong = [each for each in schema.checker(found.config)(config, at) if each.rule != UNKNOWN]
     if wrong:  # stored under an earlier version of the plugin, or before it was installed
         return _failed(*_texts(wrong))
     names = _secret_names(found, config)
