@@ -8,6 +8,8 @@ import pytest
 
 from koguma.cli import main
 from tests.control_plane import LocalControlPlane
+from tests.custom_resources import defined
+from tests.kube_client import accepted
 
 CONTENT_TYPE = "application/x-ndjson"
 SERVICE = {
@@ -58,6 +60,8 @@ def source(tmp_path_factory):
         path = "/apis/koguma.io/v1/namespaces/team/meshtimeouts"
         assert plane("POST", path, TIMEOUT).status == 201
         assert plane("POST", "/api/v1/namespaces/team/configmaps", SETTINGS).status == 201
+        widgets = defined(plane, namespace="team", group="example.com")
+        accepted(widgets.create("round", spec={"size": 3}))
         yield plane
 
 
@@ -100,6 +104,8 @@ def test_a_restored_store_has_the_same_objects(source, target):
     assert {key: here[key] for key in there} == there, "uid, times, status and managed fields too"
     as_dora = {"Authorization": f"Bearer {token}"}
     assert target("GET", "/who-am-i", **as_dora).json["name"] == "dora"
+    widget = target("GET", "/apis/example.com/v1/namespaces/team/widgets/round").json
+    assert widget["spec"]["size"] == 3
     again = restored(target, backup).json
     assert (again["created"], again["configured"]) == (0, 0)
     assert again["unchanged"] == len(there)

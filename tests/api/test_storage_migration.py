@@ -8,6 +8,8 @@ import pytest
 from koguma.application import storage_migration
 from koguma.cli import main
 from tests.control_plane import LocalControlPlane
+from tests.custom_resources import defined, definitions_of, version
+from tests.kube_client import accepted
 
 PATH = "/_migrations/storage"
 N_OBJECTS = 30
@@ -123,3 +125,40 @@ def test_only_who_has_a_rule_for_the_path_may_migrate(store):
         assert revision(plane) == begun
         refused = plane("POST", f"{PATH}?after=nonsense")
         assert (refused.status, '"after"' in refused.json["detail"]) == (400, True)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_new_storage_version_is_written_once_although_three_endpoints_serve_it(
+    kind, tmp_path, request, monkeypatch
+):
+    monkeypatch.setattr(storage_migration, "STEP_SIZE", 4)
+    store = f"sqlite:///{tmp_path}/koguma.db"
+    if kind == "postgres":
+        store = request.getfixturevalue("postgres").database()
+    versions = [version(name, storage=name == "v1alpha1") for name in ("v1alpha1", "v1beta1", "v1")]
+    with LocalControlPlane(tmp_path, store=store) as plane:
+        oldest = defined(plane, *versions)
+        group = oldest.version.partition("/")[0]
+        endpoints = [oldest.other(f"{group}/{each['name']}") for each in versions]
+        for index in range(9):
+            accepted(endpoints[index % 3].create(f"w{index}", spec={"size": 1 + index}))
+        definitions, name = definitions_of(plane), f"widgets.{group}"
+        newer = [{**each, "storage": each["name"] == "v1"} for each in versions]
+        accepted(definitions.patch(name, {"spec": {"versions": newer}}))
+        assert definitions.get(name)["status"]["storedVersions"] == ["v1alpha1", "v1"]
+        gone = definitions.patch(name, {"spec": {"versions": newer[1:]}})
+        assert (gone.status, "storedVersions" in gone.text) == (422, True)
+        shown = {endpoint.version: endpoint.get("w4") for endpoint in endpoints}
+        watch = plane.plane.store.watch(None, revision(plane))
+        assert main(("migrate", "storage", "--address", plane.address)) == 0
+        keys = [change.resource.key for change in plane.run(watch.next_batch(1))]
+        assert sorted(key.name for key in keys if key.kind == name) == [f"w{index}" for index in range(9)]
+        for endpoint in endpoints:
+            after = endpoint.get("w4")
+            assert after["spec"] == shown[endpoint.version]["spec"]
+            assert after["metadata"]["generation"] == 1
+        assert definitions.get(name)["status"]["storedVersions"] == ["v1"]
+        done = revision(plane)
+        assert main(("migrate", "storage", "--address", plane.address)) == 0
+        assert revision(plane) == done
+        accepted(definitions.patch(name, {"spec": {"versions": newer[1:]}}))

@@ -14,6 +14,8 @@ from typing import Final
 import msgspec
 
 from koguma.application.context import Context
+from koguma.kube.kinds.custom_definitions import DEFINITION
+from koguma.kube.registry import StorageSet
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.resource import Resource
 from koguma.model.violation import Violation
@@ -57,15 +59,24 @@ def lines(context: Context) -> Iterator[bytes]:
     """The lines of a backup of the current revision. Objects are immutable, so it stays that revision."""
     state = context.state
     resources = sorted(state.all(), key=lambda resource: resource.key)
-    served = context.catalog
     sets = tuple(
-        BackedUpSet(served.stored(kind).set.id, served.stored(kind).set.kind_name, len(list(objects)))
+        _set(context, kind, len(list(objects)))
         for kind, objects in groupby(resources, key=lambda resource: resource.kind)
     )
     unreadable = tuple(str(key) for key in sorted(state.unreadable))
     return _checked_lines(
         BackupHead(FORMAT, VERSION, state.revision, context.about.version, sets, unreadable), resources
     )
+
+
+def _set(context: Context, stored_as: str, n_objects: int) -> BackedUpSet:
+    """A set; objects of a custom resource stay there when its definition is not served any more."""
+    served = next((e.set for e in context.catalog.registry if _is_of(e.set, stored_as)), None)
+    return BackedUpSet(served.id if served else "", served.kind_name if served else stored_as, n_objects)
+
+
+def _is_of(served: StorageSet, stored_as: str) -> bool:
+    return served.kind is not None and served.stored_as == stored_as
 
 
 def _checked_lines(head: BackupHead, resources: Sequence[Resource]) -> Iterator[bytes]:
@@ -120,7 +131,9 @@ def _object(number: int, line: bytes) -> Resource:
 def restoring(context: Context, resources: Sequence[Resource], *, prune: bool) -> list[Operation]:
     """The operations that restore all objects of a backup, and, to prune, delete what it does not have."""
     known = context.catalog
-    unknown = sorted({resource.kind for resource in resources if known.kind(resource.kind) is None})
+    defined = {resource.name for resource in resources if resource.kind == DEFINITION.stored_as}
+    kinds = {resource.kind for resource in resources} - defined
+    unknown = sorted(kind for kind in kinds if known.kind(kind) is None)
     if unknown:
         text = "is a kind that this control plane does not have; install the package that brings it"
         raise Invalid([Violation(kind, text, "kind") for kind in unknown])

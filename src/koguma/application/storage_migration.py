@@ -10,7 +10,7 @@ import asyncio
 import base64
 import binascii
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -21,6 +21,7 @@ from koguma.application.context import Context
 from koguma.kube import pruning
 from koguma.kube.custom import endpoints as custom_endpoints
 from koguma.kube.kinds import core, parts
+from koguma.kube.kinds.custom_definitions import DEFINITION
 from koguma.kube.registry import StorageSet
 from koguma.model import pruning as fields
 from koguma.model.errors import BadRequest
@@ -93,7 +94,7 @@ async def step(context: Context, author: str, after: str) -> MigrationProgress:
         is_last = len(batch) < STEP_SIZE
         end = start if is_last else _place(context, batch[-1])
         if is_last:
-            operations += _ended(context)
+            operations += (*_ended(context), *_trimmed(context, {new.key for new in rewritten}))
         elif rewritten:
             operations.append(_recorded(context, end))
         if operations:
@@ -226,3 +227,20 @@ def _ended(context: Context) -> Iterator[Operation]:
     before = context.state.entry(_progress_key(context))
     if before is not None:
         yield Delete(before.key, before.revision)
+
+
+def _trimmed(context: Context, rewritten: Collection[Key]) -> Iterator[Operation]:
+    """Definitions without the versions in which no object is stored any more.
+
+    `rewritten` are the objects that the same transaction brings into the storage version.
+    """
+    for definition in context.state.listed(DEFINITION.stored_as):
+        status = parts.as_map(definition.status)
+        version = context.catalog.storage_version(definition.name)
+        storage = version.rpartition("/")[2]
+        if not storage or status.get("storedVersions") == [storage]:
+            continue
+        objects = context.state.listed(definition.name)
+        if all(each.stored_version == version or each.key in rewritten for each in objects):
+            trimmed = msgspec.structs.replace(definition, status={**status, "storedVersions": [storage]})
+            yield Put(trimmed, definition.revision)
