@@ -475,7 +475,7 @@ def test_the_loop_ends_when_it_is_told_to_while_it_is_being_woken(plane):
 def unbuilt_service(plane, endpoint=None):
     """Write an external service; without an endpoint it cannot be built."""
     spec = {"match": {"type": "HostnameGenerator", "port": 80, "protocol": "http"}}
-    spec |= {"endpoints": [endpoint]} if endpoint else {"extension": {"type": "Lambda", "config": {}}}
+    spec |= {"endpoints": [endpoint]} if endpoint else {"extension": {"type": "Nowhere", "config": {}}}
     document = {"type": "MeshExternalService", "mesh": "default", "name": "bad", "spec": spec}
     assert plane("PUT", "/meshes/default/meshexternalservices/bad", document).status in (200, 201)
 
@@ -513,7 +513,7 @@ def test_what_cannot_be_built_is_shown_and_kept_only_where_it_was(plane, has, in
     (failure,) = proxy["failures"]
     assert (failure["type"], failure["name"], failure["has"]) == (CLUSTER, name, has)
     assert failure["origin"] == 'MeshExternalService "bad" (mesh default zone default)'
-    assert 'no plugin "Lambda" is installed' in check["message"]
+    assert 'no plugin "Nowhere" is installed' in check["message"]
     assert check["hint"] == f'{instead}; look at MeshExternalService "bad" (mesh default zone default)'
     assert next(refusals([proxy])).strip() == refusal
     unbuilt_service(plane, {"address": "1.1.1.1", "port": 80})
