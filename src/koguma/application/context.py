@@ -7,6 +7,7 @@ import msgspec
 
 from koguma.access.authorizer import Attempt, Authorizer, namespace_of
 from koguma.access.user import User
+from koguma.application.conversions import Conversions
 from koguma.application.live_catalog import LiveCatalog
 from koguma.application.trial_engine import TrialEngine
 from koguma.application.write_queue import WriteQueue
@@ -54,6 +55,7 @@ class Context(msgspec.Struct, frozen=True):
     calls: OutgoingCalls = msgspec.field(default_factory=OutgoingCalls)  # to hosts that objects name
     trials: TrialEngine = msgspec.field(default_factory=TrialEngine)  # for dry runs
     catalogs: LiveCatalog = msgspec.field(default_factory=LiveCatalog)
+    conversions: Conversions = msgspec.field(default_factory=lambda: Conversions(OutgoingCalls()))
     writes: WriteQueue = msgspec.field(default_factory=WriteQueue)  # turns of the writers of one object
 
     @property
@@ -65,6 +67,11 @@ class Context(msgspec.Struct, frozen=True):
     def catalog(self) -> Catalog:
         """The endpoints that are served now; ask again for each request, since they come and go."""
         return self.catalogs.current(self.kinds, self.state)
+
+    async def in_storage_version(self, resource: Resource) -> Resource:
+        """An object in the version in which it would be stored today; only custom ones may have another."""
+        endpoint = self.catalog.custom(resource.kind)
+        return resource if endpoint is None else await self.conversions.to_store(resource, endpoint)
 
     def check_mesh(self, user: User, mesh: str) -> None:
         """Raise NotFound where a mesh does not exist."""

@@ -89,7 +89,8 @@ async def step(context: Context, author: str, after: str) -> MigrationProgress:
     async def attempt() -> MigrationProgress:
         start = _read(after) if after else _cursor(context)
         batch = _next(context, start)
-        rewritten = [new for resource in batch if (new := outdated(context, resource)) is not None]
+        found = [await _rewritten(context, resource) for resource in batch]
+        rewritten = [new for new in found if new is not None]
         operations: list[Operation] = [Put(new, new.revision, is_migration=True) for new in rewritten]
         is_last = len(batch) < STEP_SIZE
         end = start if is_last else _place(context, batch[-1])
@@ -122,11 +123,18 @@ def outdated(context: Context, resource: Resource) -> Resource | None:
 
 
 def _custom(context: Context, resource: Resource) -> Resource | None:
-    """A custom object in the storage version of its definition; its fields are the same in all versions."""
-    version = context.catalog.storage_version(resource.kind)
-    if not version or resource.stored_version == version:
+    """A custom object that is not in the storage version of its definition, said to be in it."""
+    endpoint = context.catalog.custom(resource.kind)
+    if endpoint is None or resource.stored_version == endpoint.set.version:
         return None
-    return msgspec.structs.replace(resource, stored_version=version)
+    return msgspec.structs.replace(resource, stored_version=endpoint.set.version)
+
+
+async def _rewritten(context: Context, resource: Resource) -> Resource | None:
+    """An outdated object as a write of today would store it; a webhook may have to convert it."""
+    new = outdated(context, resource)
+    is_custom = new is not None and new.stored_version != resource.stored_version
+    return await context.in_storage_version(resource) if is_custom else new
 
 
 def _sets(context: Context) -> Iterator[StorageSet]:

@@ -41,6 +41,7 @@ from koguma.api.tracing import Tracer
 from koguma.api.watch import Watches
 from koguma.api.zone_proxies import ZoneProxies
 from koguma.application.context import Context, InstanceInfo
+from koguma.application.conversions import Conversions
 from koguma.application.live_catalog import LiveCatalog
 from koguma.application.live_engine import LiveEngine
 from koguma.control_plane import metrics, server_certificate
@@ -205,6 +206,7 @@ class ControlPlane:
             background=self.background,
             patch_checks=lambda: self._patch_checks,
             catalogs=self.catalogs,
+            conversions=Conversions(self._calls),
             calls=self._calls,
         )
         return context, TokenKeys(lambda: self.store.state)

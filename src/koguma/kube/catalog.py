@@ -31,9 +31,7 @@ class Catalog:
             for each in self.registry
             if each.set.kind is not None and each.api_version == each.set.version
         }
-        self._versions = {
-            each.stored_as: each.version for each in self.registry.sets if each.kind is not None
-        }
+        self._custom = {each.set.stored_as: each for each in added if each.custom is not None}
         self._merge_schemas: dict[tuple[str, str], MergeSchema] = {}
 
     @cached_property
@@ -51,9 +49,14 @@ class Catalog:
         """The endpoint that serves objects in the version in which they are stored."""
         return self._stored[stored_as]
 
+    def custom(self, stored_as: str) -> KubeEndpoint | None:
+        """An endpoint of a custom resource; None for all other kinds, and where nobody serves it."""
+        return self._custom.get(stored_as)
+
     def storage_version(self, stored_as: str) -> str:
-        """The group and version in which objects are written today; empty where nobody serves them."""
-        return self._versions.get(stored_as, "")
+        """The group and version in which custom objects are written today; empty where nobody serves them."""
+        endpoint = self._custom.get(stored_as)
+        return endpoint.set.version if endpoint else ""
 
     def merge_schema(self, endpoint: KubeEndpoint) -> MergeSchema:
         """How the documents of an endpoint merge."""

@@ -46,10 +46,11 @@ class KubeDeletes:
             return encoded_response(
                 msgspec.json.encode(status.deleted(target, change.resource)), warnings=warnings
             )
+        shown = (await self._context.conversions.shown([change.resource], target.endpoint))[0]
         if delete_options.is_dry:  # it was never stored like this, so its bytes must not be cached
-            document = self._answers.encoder.visible_document(change.resource, target.endpoint, call.user)
+            document = self._answers.encoder.visible_document(shown, target.endpoint, call.user)
             return self._answers.document(call, target.endpoint, document, warnings=warnings)
-        return self._answers.one(call, target, change.resource, warnings=warnings)
+        return self._answers.one(call, target, shown, warnings=warnings)
 
     async def delete_many(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """Delete all objects that the selectors match, one by one; answers with the deleted objects."""
@@ -70,6 +71,7 @@ class KubeDeletes:
             deleted.append(resource)
             warnings += texts
         meta = {"resourceVersion": str(self._context.state.revision)}
+        deleted = await self._context.conversions.shown(deleted, target.endpoint)
         return self._answers.many(call, target, deleted, meta, warnings)
 
     async def _deleted(

@@ -38,7 +38,8 @@ class KubeReads:
         check(self._context, call.user, target, "get")
         if call.has_query:
             await self.wait_for_revision(options.revision(call.query.get("resourceVersion")))
-        return self._answers.one(call, target, self._finder.get(target))
+        found = await self._context.conversions.shown([self._finder.get(target)], target.endpoint)
+        return self._answers.one(call, target, found[0])
 
     async def list(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """A list, or a part of it."""
@@ -53,6 +54,7 @@ class KubeReads:
         options.integer(call, "timeoutSeconds")  # of watches; a list is answered at once
         exact = self._exact(query.get("resourceVersionMatch"), revision, limit, token)
         await self.wait_for_revision(revision)
+        await self.convert_for_selectors(call, target)
         chunk = self._finder.chunk(target, matches, limit, token, exact)
         meta: dict[str, str | int] = {"resourceVersion": str(chunk.revision)}
         if chunk.token:
@@ -60,6 +62,7 @@ class KubeReads:
         if chunk.n_left is not None:
             meta["remainingItemCount"] = chunk.n_left
         resources = [resource for _, resource in chunk.objects]
+        resources = await self._context.conversions.shown(resources, target.endpoint)
         return self._answers.many(call, target, resources, meta, self._unreadable_warnings(target.endpoint))
 
     def _exact(self, match: str | None, revision: int | None, limit: int, token: str) -> int | None:
@@ -95,6 +98,17 @@ class KubeReads:
                 )
             await asyncio.sleep(_LOOK_SECONDS)
 
+    async def convert_for_selectors(self, call: Call, target: RequestTarget) -> None:
+        """Convert all objects of a custom resource where a field selector asks about their fields."""
+        endpoint = target.endpoint
+        if (
+            endpoint.custom is not None
+            and endpoint.custom.webhook is not None
+            and "fieldSelector" in call.query
+        ):
+            stored = [resource for _, resource in self._finder.snapshot(endpoint).objects]
+            await self._context.conversions.shown(stored, endpoint)
+
     def filter(self, call: Call, target: RequestTarget) -> ResourceFilter | None:
         """The filter of the label and field selectors; None where they select everything."""
         query = call.query
@@ -113,9 +127,9 @@ class KubeReads:
             if fields.is_everything:
                 return True
             if reads_spec:
-                return fields.matches(
-                    selectable_fields.value_of(self._answers.encoder.document(resource, endpoint))
-                )
+                known = self._context.conversions.kept(resource, endpoint)
+                document = self._answers.encoder.document(known, endpoint)
+                return fields.matches(selectable_fields.value_of(document))
             spot = namespaced_names.namespaced_name(resource, endpoint.kind, control_plane)
             names = {"metadata.name": spot.name, "metadata.namespace": spot.namespace}
             return fields.matches(names.__getitem__)

@@ -66,9 +66,11 @@ class KubeWatches:
         seconds = _watch_seconds(call)
         if sends_initial_events:
             await self._reading.wait_for_revision(revision)
+        await self._reading.convert_for_selectors(call, target)
         after, initial, error = self._start(
             target, matches, revision, sends_initial_events=sends_initial_events
         )
+        initial = await self._context.conversions.shown(initial, target.endpoint)
         encoder = _EventEncoder(call, target, self._answers, accepted)
         stream_type = accepted.media.stream_type
         response = web.StreamResponse(
@@ -109,6 +111,7 @@ class KubeWatches:
                     changes = await watch.next_batch(
                         min(ends_at, bookmark_schedule.next_at if bookmark_schedule else ends_at) - now
                     )
+                    changes = await self._converted(changes, target.endpoint)
                     lines = self._encoded_changes(changes, target, encoder, matches)
                     # A watch from a future revision has no events up to it, so no bookmark either.
                     if (
@@ -122,6 +125,17 @@ class KubeWatches:
         except KogumaError as error:  # too far behind, the right is gone, or the store is unreachable
             if not feed.is_over:  # on shutdown the stream just ends, and clients watch again
                 await response.write(encoder.error(error))
+
+    async def _converted(self, changes: list[Change], endpoint: KubeEndpoint) -> list[Change]:
+        """The changes of custom objects in the version that is watched."""
+        if endpoint.custom is None or endpoint.custom.webhook is None:
+            return changes
+        readable = [change for change in changes if not change.error]
+        resources = await self._context.conversions.shown([each.resource for each in readable], endpoint)
+        return [
+            msgspec.structs.replace(change, resource=resource)
+            for change, resource in zip(readable, resources, strict=True)
+        ]
 
     def _sends_initial_events(self, call: Call) -> bool:
         query = call.query

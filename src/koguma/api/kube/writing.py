@@ -152,13 +152,11 @@ class KubeWrites:
         async def attempt() -> CommittedWrite:
             nonlocal before
             before = self._stored(request.target)
-            planned = await plan(before)
+            planned = await plan(await self._shown(before, request.endpoint))
             if before is None and request.endpoint.namespaced:
                 await namespaces.check_not_deleted(self._context, request.target.where, self._clock())
-            if request.endpoint.custom is not None:
-                version = request.endpoint.set.version
-                stored = msgspec.structs.replace(planned.resource, stored_version=version)
-                planned = msgspec.structs.replace(planned, resource=stored)
+            stored = await self._context.in_storage_version(planned.resource)
+            planned = msgspec.structs.replace(planned, resource=stored)
             return await self._commit(request, planned, before)
 
         def may_retry() -> bool:
@@ -168,6 +166,12 @@ class KubeWrites:
         async with self._context.writes.turn(*request.target.object_name):
             committed = await compare_and_swap.retried(attempt, what, may_retry)
         return await self._answered(request, committed)
+
+    async def _shown(self, stored: Stored, endpoint: KubeEndpoint) -> Stored:
+        """What is stored, in the version that is written through."""
+        if not isinstance(stored, Resource):
+            return stored
+        return (await self._context.conversions.shown([stored], endpoint))[0]
 
     def _stored(self, target: RequestTarget) -> Stored:
         return self._finder.find(target.endpoint, target.where, target.name)
@@ -194,6 +198,8 @@ class KubeWrites:
         call, planned, before = request.call, committed.planned, committed.before
         is_dry, changes = request.options.is_dry, committed.changes
         change = next(c for c in changes if c.resource.key == planned.resource.key)
+        shown = await self._context.conversions.shown([change.resource], request.endpoint)
+        change = msgspec.structs.replace(change, resource=shown[0])
         status = 200 if isinstance(before, Resource) else 201
         texts = await self._warnings(request, planned, change, changes if is_dry else None)
         warnings = (*request.duplicate_field_warnings(), *texts)

@@ -19,6 +19,7 @@ from koguma.model.schema import Json, Spec
 
 STATUS: Final = "status"
 SCALE: Final = "scale"
+_HTTPS_PORT: Final = 443
 _ENDING: Final = tuple(verb for verb in ALL_VERBS if verb != "create")  # while the definition is deleted
 
 
@@ -104,7 +105,13 @@ def _version(
 def _webhook(spec: DefinitionSpec) -> ConversionWebhook | None:
     webhook = spec.conversion.webhook if spec.conversion and spec.conversion.strategy == "Webhook" else None
     client = webhook.client_config if webhook else None
-    return ConversionWebhook(client.url or "", client.ca_bundle or "") if client else None
+    if client is None:
+        return None
+    url, service = client.url or "", client.service
+    if service is not None:
+        path = (service.path or "/").removeprefix("/")
+        url = f"https://{service.name}.{service.namespace}.svc:{service.port or _HTTPS_PORT}/{path}"
+    return ConversionWebhook(url, client.ca_bundle or "")
 
 
 def _column(column: DefinitionColumn) -> PrinterColumn:

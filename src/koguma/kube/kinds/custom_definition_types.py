@@ -88,7 +88,7 @@ class DefinitionVersion(Spec):
 
 
 class DefinitionWebhookService(Spec):
-    """A service in Kubernetes, which there is none of here."""
+    """A service, whose address the operator sets with outgoingServices."""
 
     namespace: Annotated[str | None, doc("Its namespace.")] = None
     name: Annotated[str | None, doc("Its name.")] = None
@@ -100,7 +100,7 @@ class DefinitionWebhookClient(Spec):
     """How a webhook is called."""
 
     url: Annotated[str | None, doc("https://host:port/path.")] = None
-    service: Annotated[DefinitionWebhookService | None, doc("Not supported: give a url.")] = None
+    service: Annotated[DefinitionWebhookService | None, doc("A service, in place of a url.")] = None
     ca_bundle: Annotated[
         parts.Bytes | None, doc("Certificates (PEM) that its server's is verified with.")
     ] = None

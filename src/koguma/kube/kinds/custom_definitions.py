@@ -13,6 +13,7 @@ from koguma.kube.kinds.custom_definition_types import (
     DefinitionStatus,
     DefinitionSubresources,
     DefinitionVersion,
+    DefinitionWebhookClient,
 )
 from koguma.kube.structural import schema_rules
 from koguma.kube.structural.words import properties
@@ -239,16 +240,27 @@ def _conversion_violations(conversion: DefinitionConversion) -> Iterator[Violati
     if webhook is None or webhook.client_config is None:
         yield field_errors.required(f"{at}.webhook.clientConfig", "required when strategy is set to Webhook")
         return
-    if webhook.client_config.service is not None:
-        what = "there are no services of Kubernetes here; give the server's url"
-        yield field_errors.forbidden(f"{at}.webhook.clientConfig.service", what)
-    elif not (webhook.client_config.url or "").startswith("https://"):
-        what = "must be a url that begins with https://"
-        yield field_errors.invalid(f"{at}.webhook.clientConfig.url", webhook.client_config.url, what)
+    yield from _client_violations(webhook.client_config, f"{at}.webhook.clientConfig")
     if "v1" not in (webhook.conversion_review_versions or ()):
         what = "must include v1"
         where = f"{at}.webhook.conversionReviewVersions"
         yield field_errors.invalid(where, list(webhook.conversion_review_versions or ()), what)
+
+
+def _client_violations(client: DefinitionWebhookClient, at: str) -> Iterator[Violation]:
+    service = client.service
+    if (service is None) == (not client.url):
+        yield field_errors.required(f"{at}.url", "exactly one of url or service is required")
+    elif service is not None:
+        for name, value in (("namespace", service.namespace), ("name", service.name)):
+            if not names.is_dns_label(value or ""):
+                yield field_errors.invalid(f"{at}.service.{name}", value, "must be the name of a service")
+    elif not (client.url or "").startswith("https://"):
+        yield field_errors.invalid(f"{at}.url", client.url, "must be a url that begins with https://")
+    certificates = parts.payload(client.ca_bundle)
+    if client.ca_bundle and (certificates is None or b"BEGIN CERTIFICATE" not in certificates):
+        what = "must be certificates in PEM, as base64"
+        yield field_errors.invalid(f"{at}.caBundle", field_errors.REDACTED, what)
 
 
 def _unchanged_violations(spec: DefinitionSpec, stored: Mapping[str, Json]) -> Iterator[Violation]:
