@@ -9,8 +9,6 @@ carries a keyed hash of its text, so that entries of a list may change places. O
 the stored object is refused. A JSON patch sees placeholders too, since its `copy` could move a key elsewhere.
 """
 
-import base64
-import binascii
 import hmac
 import re
 from collections.abc import Callable, Iterator
@@ -23,7 +21,7 @@ from koguma.access.user import User
 from koguma.application.context import Context
 from koguma.kube import namespaced_names
 from koguma.kube.registry import KOGUMA, KUMA
-from koguma.model import reserved_secrets, typed_parts
+from koguma.model import placeholder, reserved_secrets, typed_parts
 from koguma.model.forms import Draft
 from koguma.model.kind import Kind
 from koguma.model.resource import Resource
@@ -34,7 +32,6 @@ from koguma.model.violation import Violation
 LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _SENSITIVE: Final[typed_parts.PartTypes] = frozenset({SENSITIVE})
 _GROUPS: Final = (REST_GROUP, KUMA, KOGUMA)
-_PLACEHOLDER: Final = re.compile(r"\*{5}\([0-9a-f]{16}\)")
 _UNKNOWN: Final = (
     "is the placeholder of a text that you may not read, and the stored object has no such text here;"
     " write the text itself, or refer to a Secret"
@@ -101,7 +98,7 @@ def violations(kind: Kind, spec: Json) -> Iterator[Violation]:
         return
     root = "" if kind.inline else "spec"
     for part in typed_parts.parts_of(kind.spec, spec, _SENSITIVE, root, kind.named_types):
-        if isinstance(part.value, str) and _is_placeholder(part.value):
+        if isinstance(part.value, str) and placeholder.is_placeholder(part.value):
             yield Violation(part.path, _UNKNOWN, "placeholder")
 
 
@@ -114,11 +111,10 @@ def _placeholders(context: Context) -> Callable[[SecretPart], str]:
     key = _hash_key(context)
 
     def replace(part: SecretPart) -> str:
-        if not part.text or _is_placeholder(part.text):
+        if not part.text or placeholder.is_placeholder(part.text):
             return part.text
-        text = f"*****({hmac.digest(key, part.text.encode(), 'sha256').hex()[:16]})"
-        # Typed clients decode base64, so the placeholder must be base64 where they expect it.
-        return base64.b64encode(text.encode()).decode() if part.is_base64 else text
+        digest = hmac.digest(key, part.text.encode(), "sha256").hex()
+        return placeholder.of_hash(digest, is_base64=part.is_base64)
 
     return replace
 
@@ -132,22 +128,13 @@ def _hash_key(context: Context) -> bytes:
     return context.about.cluster_id().encode()
 
 
-def _is_placeholder(text: str) -> bool:
-    if _PLACEHOLDER.fullmatch(text):
-        return True
-    try:
-        return _PLACEHOLDER.fullmatch(base64.b64decode(text, validate=True).decode()) is not None
-    except (binascii.Error, UnicodeDecodeError, ValueError):
-        return False
-
-
 def _stored_texts(context: Context, kind: Kind, stored: Resource) -> Callable[[SecretPart], str]:
     """What gives the secret texts of a stored object for their placeholders."""
-    placeholder = _placeholders(context)
+    hidden = _placeholders(context)
     texts: dict[tuple[str, str], str] = {}  # by purpose and placeholder
 
     def note(part: SecretPart) -> str:
-        texts[_purpose(part), placeholder(part)] = part.text
+        texts[_purpose(part), hidden(part)] = part.text
         return part.text
 
     typed_parts.secrets_replaced(kind.spec, stored.spec, note, named=kind.named_types)

@@ -32,8 +32,8 @@ _OUTSIDE: Final = (*_IDENTITY, "labels", "apiVersion", "kind", "metadata")
 
 def lines(title: str, stored: Json, given: Json, kind: Kind | None) -> Iterator[str]:
     """The unified diff of one object; None where it does not exist on a side. Secrets are masked."""
-    before = None if stored is None else _without_computed(stored)
-    after = None if given is None else _completed(_without_computed(given), before or {})
+    before = None if stored is None else without_computed(stored)
+    after = None if given is None else _completed(without_computed(given), before or {})
     after = ordered(_filled(after, before, kind), before)
     if kind is not None and kind.admin_only:
         before, after = _masked(before, kind), _marked_payload(before, after)
@@ -48,7 +48,7 @@ def lines(title: str, stored: Json, given: Json, kind: Kind | None) -> Iterator[
         yield f"{title}: would be written again; only what the server computes changes"
 
 
-def _without_computed(value: Json) -> dict[str, Json]:
+def without_computed(value: Json) -> dict[str, Json]:
     """An object without the fields that only the server sets."""
     kept = {name: part for name, part in value.items() if name not in _COMPUTED}
     if isinstance(kept.get("metadata"), dict):

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from koguma.cli import apply, comparison, inputs, kind_lookup, objects, options, terminal
+from koguma.cli import apply, comparison, hidden_keys, inputs, kind_lookup, objects, options, terminal
 from koguma.cli.client import ApiClient, Json
 from koguma.cli.failures import CommandFailure, ExitCode
 from koguma.cli.kind_lookup import KindIndex
@@ -69,4 +69,5 @@ def _stored(client: ApiClient, known: KindIndex, result: Json, value: Json) -> J
         return None
     is_kubernetes = value is not None and "metadata" in value
     form = [("format", "kubernetes")] if is_kubernetes else []
-    return client.get(objects.named(known, result).path, form).object
+    stored = client.get(objects.named(known, result).path, form).object
+    return hidden_keys.with_equal_keys(client, stored, value)
