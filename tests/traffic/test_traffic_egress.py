@@ -10,12 +10,14 @@ import signal
 import socket
 import ssl
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from egress_mesh import API, API_SNI, DB, GUEST, WEB, EgressMesh, started
 
+from tests import build
 from tests.core.external_servers import AUTHORITY, made
-from tests.live_mesh import echoed_bytes, steady_traffic
+from tests.live_mesh import Echo, echoed_bytes, steady_traffic
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -147,3 +149,39 @@ def test_without_an_egress_calls_fail_and_the_reason_is_shown(usual: EgressMesh)
     until(lambda: usual.web.call(API).status == 503, "there is nowhere to go")
     usual.out = usual.egress(port=port)
     until(lambda: usual.web.call(API).status == 200, "the new egress is used")
+
+
+def test_one_egress_serves_several_meshes_whatever_is_wrong_with_one_of_them(usual: EgressMesh):
+    other, name = Echo(name="other-api"), usual.name
+    usual._echoes.append(other)
+    missing = {"cert": {"secret": "nowhere"}, "key": {"secret": "nowhere"}}
+    broken = {"enabledBackend": "ca", "backends": [{"name": "ca", "type": "provided", "conf": missing}]}
+    external = usual.external("api", 443, "http", other.port)
+    usual.name = "other"
+    try:
+        usual.apply(
+            build.mesh("other", mtls=build.builtin_mtls(), routing={"zoneEgress": True}),
+            external,
+            {"type": "MeshTrafficPermission", "name": "all", "spec": permission("spiffe://other/")},
+        )
+        caller = usual.sidecar("far-1", "far", serves=False, outbounds=(API,), wait=False)
+        caller.wait_for_output("is ready")
+        until(lambda: caller.call(API).status == 200, "the other mesh is served")
+        assert caller.call(API).json["name"] == "other-api"
+    finally:
+        usual.name = name
+    assert usual.web.call(API).json["name"] == "api"
+    usual.apply(build.mesh("broken", mtls={**broken, "skipValidation": True}), {**external, "mesh": "broken"})
+    usual.apply({**usual.external("late", 80, "http", other.port)})
+    sni = "sni.extsvc.default.default.late.80"
+    until(lambda: sni in usual.out.admin("/config_dump?resource=dynamic_listeners"), "chains still come", 40)
+    assert usual.web.call(API).status == 200
+    port = usual.out.inbound
+    assert usual.out.stop() == 0
+    usual.out = usual.egress(port=port)  # one that starts is not held up either
+    until(lambda: usual.web.call(API).status == 200, "the new egress serves", 40)
+
+
+def permission(prefix: str) -> dict[str, Any]:
+    allow = [{"spiffeID": {"type": "Prefix", "value": prefix}}]
+    return {"rules": [{"default": {"allow": allow}}]}

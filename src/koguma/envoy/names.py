@@ -26,11 +26,11 @@ METRICS_KEY: Final = "kuma-metrics-key.pem"
 EGRESS_HOST: Final = "x-kuma-egress-host"
 EGRESS_HOST_KEPT: Final = "kept"
 
-_PROXY_OWN: Final = ("kri_dp_", "_kuma_")
+_PROXY_OWN: Final = ("kri_dp_", "kri_ze_", "_kuma_")
 
 
 def is_proxy_own(name: str) -> bool:
-    """Whether a resource is most likely one proxy's own: of its Dataplane, or internal."""
+    """Whether a resource is most likely one proxy's own: of its Dataplane or ZoneEgress, or internal."""
     return name.startswith(_PROXY_OWN)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from koguma.core import spiffe
-from koguma.core.build import encoding, network, outbound_spec, zone_egress
+from koguma.core.build import egress, encoding, network, outbound_spec
 from koguma.core.build import snapshot as compiled
 from koguma.core.build.outbound_spec import OutboundSpec
 from koguma.core.build.snapshot_watcher import SnapshotWatcher
@@ -79,7 +79,7 @@ class SnapshotCompiler:
     def _compiled(self, db: Db, watcher: SnapshotWatcher, key: Key) -> CompiledProxy | CompileError:
         try:
             if not key.mesh:
-                return CompiledProxy(watcher.of(key), (), tuple(zone_egress.identities(db, key)))
+                return CompiledProxy(watcher.of(key), (), tuple(egress.identities(db, key)))
             return CompiledProxy(watcher.of(key), self._spiffe_ids(db, key))
         except Exception as error:  # noqa: BLE001 - a mistake of ours about one proxy must not leave the others stale
             return CompileError(error)

@@ -328,6 +328,16 @@ def _constraint_violations(constraints: MeshConstraints) -> Iterator[Violation]:
             yield from tags.violations(entry.tags or {}, child(path, "tags"), selector=True, needs_one=True)
 
 
+def warn(spec: MeshSpec, _context: ValidationContext) -> Iterator[str]:
+    """What has no effect as it is written."""
+    routing = spec.routing or MeshRouting()
+    if routing.default_forbid_mesh_external_service_access and not routing.zone_egress:
+        yield (
+            "routing.defaultForbidMeshExternalServiceAccess acts on zone egresses: without routing.zoneEgress"
+            " proxies call external services directly, and nobody forbids it"
+        )
+
+
 KIND = Kind(
     name="Mesh",
     plural="meshes",
@@ -341,6 +351,7 @@ KIND = Kind(
     inline=True,
     v1=v1_conversions.MESH,
     validate=validate,
+    warn=warn,
     display=("Mesh", "Meshes"),
     dns_name=True,
 )

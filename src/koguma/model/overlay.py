@@ -123,6 +123,7 @@ class OverlayContext(msgspec.Struct, frozen=True):
     workdir: str = ""  # the agent's directory, in the hook `whole`; empty before the proxy has connected
     has_mtls: bool = False  # whether the mesh has mTLS, in the hook `whole`
     machine: MachineAccess = MachineAccess()
+    allows_by_server_name: bool = False  # on an egress: only what names the server allows a call
     kuma_dp: KumaDp | None = None  # set where the agent is Kuma's and not ours, in the hook `whole`
 
     @property

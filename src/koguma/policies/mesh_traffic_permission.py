@@ -5,6 +5,9 @@ refuses, `allow` lets in, `allowWithShadowDeny` lets in and notes that a denial 
 `from` names callers by tags and gives them one action. A call that nothing allows is refused, so a mesh
 with mTLS and without any permission carries no traffic.
 
+On a zone egress it decides who may call external services; `sni` in a match names one of them. With
+`routing.defaultForbidMeshExternalServiceAccess` of the Mesh only such matches allow a call there.
+
 ```yaml
 type: MeshTrafficPermission
 name: web-may-call-backend
@@ -20,7 +23,7 @@ spec:
 ```
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -133,9 +136,19 @@ _LISTS: Final[tuple[tuple[rbac.Action, str], ...]] = (
 def inbound(_conf: Json, entries: tuple[InboundEntry, ...], context: OverlayContext) -> Overlay:
     """Who may call one inbound: a filter for requests, or for connections where there are no requests."""
     decisions = tuple(_decisions(entries, context.mesh))
+    if context.allows_by_server_name:
+        decisions = tuple(_by_server_name(decisions))
     if context.is_http:
         return {"extensions": {filters.RBAC: rbac.http(decisions)}}
     return {"network_filters": {filters.NETWORK_RBAC: rbac.network(context.name, decisions)}}
+
+
+def _by_server_name(decisions: Iterable[Decision]) -> Iterator[Decision]:
+    """Denials, and of all else what names the server: a mesh may forbid external services by default."""
+    for each in decisions:
+        callers = [caller for caller in each.callers if each.action == "Deny" or caller.server_name]
+        if callers:
+            yield msgspec.structs.replace(each, callers=tuple(callers))
 
 
 def _decisions(entries: tuple[InboundEntry, ...], mesh: str) -> Iterator[Decision]:

@@ -77,6 +77,14 @@ def bundles(db: Db, egress: Key) -> tuple[Bundle, ...] | None:
     return (*of_meshes, encoding.bundled(built))
 
 
+def identities(db: Db, egress: Key) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The identities of an egress, by mesh: only where a chain uses them, since others are never fetched."""
+    for mesh in zone_egress.meshes(db):
+        context = _context(db, egress, mesh)
+        if context is not None and any(built.data is not None for built in _chains(db, context)):
+            yield mesh, zone_egress.uris(mesh, egress.zone)
+
+
 def _context(db: Db, egress: Key, mesh: str) -> EgressContext | None:
     traits, node = zone_egress.traits(db, egress, mesh), network.node_metadata(db, egress)
     if traits is None or not zone_egress.services(db, mesh):
@@ -151,7 +159,7 @@ def _built(
     cluster: tuple[XdsResource | Failure, ...],
 ) -> EgressChain:
     spec = _inbound_spec(db, service, port)
-    where = _where(context, spec, service)
+    where = _where(context, spec, service, by_server_name=zone_egress.allows_by_server_name(db, service.mesh))
     arriving = overlays.inbound_of(db, context.traits, context.section, where)
     parts = logs.with_logs(overlay_merge.with_overlays(_skeleton(spec), arriving.overlays))
     built: list[XdsResource | Failure] = [
@@ -190,7 +198,9 @@ def _inbound_spec(db: Db, service: Key, port: Port) -> InboundSpec:
     return InboundSpec(service, fields, name, is_transparent=False)
 
 
-def _where(context: EgressContext, spec: InboundSpec, service: Key) -> OverlayContext:
+def _where(
+    context: EgressContext, spec: InboundSpec, service: Key, *, by_server_name: bool
+) -> OverlayContext:
     """What the hooks of policies get to know about a chain."""
     return OverlayContext(
         spec.inbound.protocol,
@@ -200,6 +210,7 @@ def _where(context: EgressContext, spec: InboundSpec, service: Key) -> OverlayCo
         service=service.name,
         log_pipe=context.log_pipe,
         machine=context.machine,
+        allows_by_server_name=by_server_name,
     )
 
 

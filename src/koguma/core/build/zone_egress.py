@@ -5,7 +5,6 @@ callers show theirs. A mesh sends calls to external services through it with `ro
 egress offers does not depend on that switch, so that it is ready before the first call is sent its way.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 from koguma.core import match, rules, spiffe, world
@@ -35,6 +34,14 @@ def is_used(db: Db, mesh: str) -> bool:
     resource = world.RESOURCES.get(db, Key("Mesh", "", "", "", mesh))
     routing = (resource.spec.get("routing") or {}) if resource else {}
     return bool(routing.get("zoneEgress")) and tls.mtls(db, mesh) is not None
+
+
+@question
+def allows_by_server_name(db: Db, mesh: str) -> bool:
+    """Whether only a permission that names an external service lets callers call it."""
+    resource = world.RESOURCES.get(db, Key("Mesh", "", "", "", mesh))
+    routing = (resource.spec.get("routing") or {}) if resource else {}
+    return bool(routing.get("defaultForbidMeshExternalServiceAccess"))
 
 
 def carries(db: Db, destination: Key) -> bool:
@@ -90,12 +97,10 @@ def _ports(db: Db, key: Key) -> tuple[world.Port, ...]:
     return destination.ports if destination else ()
 
 
-def identities(db: Db, egress: Key) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The identities of an egress, by mesh: those of a service of its name in its zone."""
-    for mesh in meshes(db):
-        if services(db, mesh):
-            by_tag = [(tags.SERVICE, SERVICE), *([(tags.ZONE, egress.zone)] if egress.zone else [])]
-            yield mesh, (identity(mesh), *(spiffe.tag_id(tag, value) for tag, value in by_tag))
+def uris(mesh: str, zone: str) -> tuple[str, ...]:
+    """The identities of an egress in a mesh: those of a service of its name in its zone."""
+    by_tag = [(tags.SERVICE, SERVICE), *([(tags.ZONE, zone)] if zone else [])]
+    return identity(mesh), *(spiffe.tag_id(tag, value) for tag, value in by_tag)
 
 
 # What policies see of it.
