@@ -13,6 +13,8 @@ TOOLS = ("debian",) if NEWEST == "debian" else ("debian", "path")
 USUAL = [*(f"sqlite-{tool}" for tool in TOOLS), f"postgres-{NEWEST}"]
 EVERYWHERE = [f"{store}-{tool}" for store in ("sqlite", "postgres") for tool in TOOLS]
 
+HOOKS = ("127.0.0.1",)  # where tests have servers that are called
+
 _NUMBERS = itertools.count(1)
 
 
@@ -27,13 +29,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def sqlite_plane(tmp_path_factory) -> Iterator[LocalControlPlane]:
     folder = tmp_path_factory.mktemp("on-sqlite")
-    with LocalControlPlane(folder, store=f"sqlite:///{folder}/koguma.db") as plane:
+    with LocalControlPlane(folder, store=f"sqlite:///{folder}/koguma.db", outgoing_hosts=HOOKS) as plane:
         yield plane
 
 
 @pytest.fixture(scope="session")
 def postgres_plane(tmp_path_factory, postgres) -> Iterator[LocalControlPlane]:
-    with LocalControlPlane(tmp_path_factory.mktemp("on-postgres"), store=postgres.database()) as plane:
+    with LocalControlPlane(
+        tmp_path_factory.mktemp("on-postgres"), store=postgres.database(), outgoing_hosts=HOOKS
+    ) as plane:
         yield plane
 
 

@@ -57,14 +57,15 @@ class QuotaCheck(msgspec.Struct, frozen=True):
 
     def check(self, view: StateView, changes: Sequence[Change]) -> None:
         """Raise QuotaExceeded where a quota has not enough room."""
-        quotas = sorted(view.resources(RESOURCE_QUOTA.stored_as), key=lambda each: each.key)
-        if not quotas:
-            return
         requested = self._requested(changes)
+        namespaces = {counted.namespace for counted, number in requested.items() if number > 0}
+        if not namespaces:
+            return
+        quotas = [each for each in view.resources(RESOURCE_QUOTA.stored_as) if each.namespace in namespaces]
         registry = self.context.catalog.registry
         limits: list[HardLimit] = [
             limit
-            for each in quotas
+            for each in sorted(quotas, key=lambda each: each.key)
             for limit in quota.limits(each, registry)
             if requested.get(limit.counted, 0) > 0
         ]

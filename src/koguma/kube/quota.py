@@ -6,6 +6,7 @@ none of them leads past the limit of another.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from koguma.kube import namespaced_names
@@ -55,6 +56,7 @@ def set_of(key: str, registry: Registry) -> StorageSet | None:
     return _counted_sets(registry).get((plural, group))
 
 
+@lru_cache(maxsize=4)  # a catalog's registry does not change
 def _counted_sets(registry: Registry) -> dict[tuple[str, str], StorageSet]:
     return {
         (endpoint.plural, endpoint.group): endpoint.set

@@ -5,6 +5,7 @@ from itertools import count
 
 import pytest
 
+from tests import custom_resources
 from tests.control_plane import LocalControlPlane
 from tests.http_client import Response
 from tests.kube_client import (
@@ -268,3 +269,22 @@ def test_the_control_plane_itself_is_counted_and_not_refused(plane):
     until(lambda: used(plane, "mesh-gen") == {key: "1"})
     service = {"type": "MeshService", "mesh": "gen", "name": "own", "spec": {"ports": [{"port": 80}]}}
     assert "exceeded quota" in plane("PUT", "/meshes/gen/meshservices/own", service).json["detail"]
+
+
+def test_a_custom_resource_can_be_limited_before_it_exists(plane, namespace):
+    group = f"{namespace}.example.com"
+    key = f"count/widgets.{group}"
+    assert quotas(plane, namespace).create("q", spec={"hard": {key: "1"}}).warnings
+    until(lambda: used(plane, namespace) == {})
+    widgets = custom_resources.defined(
+        plane,
+        custom_resources.version(),
+        custom_resources.version("v2", storage=False),
+        group=group,
+        namespace=namespace,
+    )
+    until(lambda: used(plane, namespace) == {key: "0"}, "the status follows the definition")
+    accepted(widgets.create("a", spec={"size": 1}))
+    for served in (widgets, widgets.other(version=f"{group}/v2")):
+        assert f"requested: {key}=1, used: {key}=1" in served.create("b", spec={"size": 1}).json["message"]
+    until(lambda: used(plane, namespace) == {key: "1"})

@@ -6,14 +6,17 @@ import pytest
 
 from koguma.kube import catalog
 from koguma.kube.registry import KubeEndpoint
+from tests import custom_resources
 from tests.control_plane import LocalControlPlane
 from tests.https_server import Reply
 from tests.kube_client import (
     CORE,
     KOGUMA,
     KUMA,
+    RBAC,
     KubeClient,
     accepted,
+    bind_role,
     causes,
     config_maps_in,
     failure,
@@ -410,6 +413,81 @@ def test_statuses_are_subresources_of_their_own(plane, server, namespace):
     assert written["status"]["used"] == {"pods": "7"}
     assert [review["subResource"] for review in server.reviews()] == ["status", "status"]
     assert server.reviews("status")[0]["object"]["status"]["used"] == {"pods": "7"}
+
+
+def test_custom_resources_in_all_their_versions(plane, server, namespace):
+    parts = {"status": {}, "scale": custom_resources.SCALE}
+    widgets = custom_resources.defined(
+        plane,
+        custom_resources.version(subresources=parts),
+        custom_resources.version("v2", storage=False, subresources=parts),
+        namespace=namespace,
+    )
+    group = widgets.version.partition("/")[0]
+    newer = widgets.other(version=f"{group}/v2")
+    configure(plane, server.webhook("check", rule(f"{group}/v2", "widgets", "widgets/*")))
+    configure(plane, server.webhook("size", rule(f"{group}/v2", "widgets")), kind="Mutating")
+    server.answers["size"] = lambda _request: patched(added("/spec/size", 7))
+    made = accepted(widgets.create("a", spec={"size": 5}))
+    assert (made["apiVersion"], made["spec"]["size"]) == (widgets.version, 7)
+    assert [review["object"]["apiVersion"] for review in server.reviews()] == [newer.version] * 2
+    accepted(newer.replace({**newer.get("a"), "status": {"phase": "up"}}, part="status"))
+    assert server.reviews()[-1]["subResource"] == "status"
+    assert server.reviews()[-1]["object"]["status"] == {"phase": "up"}
+    assert server.reviews()[-1]["oldObject"].get("status") is None
+
+    configure(
+        plane, server.webhook("half", rule(f"{group}/v2", "widgets/scale")), kind="Mutating", name="half"
+    )
+    server.answers["half"] = lambda _request: patched(added("/spec/replicas", 3))
+    scale = widgets.send("GET", "a/scale").json
+    written = accepted(widgets.replace({**scale, "spec": {"replicas": 6}}, part="scale"))
+    assert written["spec"] == {"replicas": 3}
+    assert widgets.get("a")["spec"]["replicas"] == 3
+    review = server.reviews("half")[-1]
+    assert review["kind"] == {"group": "autoscaling", "version": "v1", "kind": "Scale"}
+    assert review["requestKind"] == review["kind"]
+    assert review["resource"] == {"group": group, "version": "v2", "resource": "widgets"}
+    assert (review["object"]["spec"], review["oldObject"]["spec"]) == ({"replicas": 6}, {"replicas": 1})
+    server.answers["check"] = lambda _request: denied("no")
+    assert widgets.delete("a").status == 403
+
+
+def test_only_administrators_configure_webhooks(plane, server, namespace):
+    user = f"user-{namespace}"
+    bind_role(plane, user, "admin")
+    for kind in ("Validating", "Mutating"):
+        configurations = KubeClient(plane, "", VERSION, f"{kind}WebhookConfiguration")
+        hook = server.webhook("own", MAPS)
+        answer = configurations.send(
+            "POST", "", configurations.document("own", webhooks=[hook]), Impersonate_User=user
+        )
+        assert failure(answer) == (403, "Forbidden")
+    quotas = KubeClient(plane, namespace, CORE, "ResourceQuota")
+    answer = quotas.send("POST", "", quotas.document("own", spec={"hard": {}}), Impersonate_User=user)
+    assert failure(answer) == (403, "Forbidden"), "a limit is not for those whom it limits"
+
+
+def test_a_webhook_cannot_give_its_writer_more_rights(plane, server, namespace):
+    """What it changes is checked as if the writer had written it."""
+    user = f"user-{namespace}"
+    bind_role(plane, user, "admin", namespace)
+    roles = KubeClient(plane, namespace, RBAC, "Role")
+    configure(plane, server.webhook("more", rule(RBAC, "roles")), kind="Mutating")
+    everything = [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]
+    server.answers["more"] = lambda _request: patched(added("/rules", everything))
+    body = roles.document("r", rules=[{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"]}])
+    answer = roles.send("POST", "", body, Impersonate_User=user)
+    assert failure(answer) == (403, "Forbidden")
+    assert server.reviews()[0]["userInfo"]["username"] == user
+    assert not roles.exists("r")
+
+
+def test_a_webhook_sees_secrets_whole(plane, server, namespace):
+    configure(plane, server.webhook("secrets", rule("v1", "secrets")))
+    secrets = KubeClient(plane, namespace, CORE, "Secret")
+    accepted(secrets.create("s", stringData={"password": "hunter2"}))
+    assert server.reviews()[0]["object"]["data"] == {"password": "aHVudGVyMg=="}
 
 
 def test_configurations_and_the_control_plane_itself_are_never_stopped(plane, server):
