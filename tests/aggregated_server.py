@@ -48,10 +48,15 @@ class Notes:
             "kind": _KIND,
             "verbs": _VERBS,
             "shortNames": ["nt"],
-            "resourceID": RESOURCE_ID,
+            "resourceID": self._resource_id(),
         }
         body = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{GROUP}/{VERSION}"}
         return web.json_response({**body, "resources": [resource]})
+
+    def _resource_id(self) -> str:
+        """Its own id, or the one that a note says: what a server says is not to be believed."""
+        said = [note["resourceID"] for note in self.notes.values() if "resourceID" in note]
+        return said[0] if said else RESOURCE_ID
 
     async def openapi_index(self, _request: web.Request) -> web.Response:
         path = f"apis/{GROUP}/{VERSION}"

@@ -4,7 +4,8 @@ The stored definitions decide, not whoever wrote them, so that a custom resource
 control plane is served here too, with the revision that has it.
 """
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Iterator, Mapping
 
 from koguma.kube import catalog
 from koguma.kube.catalog import Catalog
@@ -23,18 +24,25 @@ class LiveCatalog:
 
     def __init__(self) -> None:
         self._added: Endpoints = ()
-        self._made: tuple[Endpoints, tuple[Resource, ...], Catalog] | None = None
+        self._remote_ids: Mapping[tuple[str, str], str] = {}
+        self._made: tuple[tuple[object, ...], Catalog] | None = None
         self._of_definitions: dict[str, tuple[int, Endpoints]] = {}  # by uid, with the revision
 
     def current(self, kinds: Kinds, state: State) -> Catalog:
         """The catalog as of now; the same one until something changes."""
         definitions = state.listed(DEFINITION.stored_as)
-        made = self._made
-        if made is None or made[0] is not self._added or made[1] is not definitions:
+        made, sources = self._made, (self._added, definitions, self._remote_ids)
+        if made is None or not all(map(operator.is_, made[0], sources)):
             added = (*self._added, *self._custom(kinds, definitions))
-            new = Catalog(kinds, added) if added else catalog.of(kinds)
-            made = self._made = (self._added, definitions, new)
-        return made[2]
+            is_plain = not added and not self._remote_ids
+            new = catalog.of(kinds) if is_plain else Catalog(kinds, added, self._remote_ids)
+            made = self._made = (sources, new)
+        return made[1]
+
+    def trust(self, remote_ids: Mapping[tuple[str, str], str]) -> None:
+        """Take ids of sets that other servers serve, by plural and group, for those of our own sets."""
+        if remote_ids != self._remote_ids:
+            self._remote_ids = remote_ids
 
     def serve(self, endpoint: KubeEndpoint) -> None:
         """Serve one more endpoint from now on, as an alias of a set that is served already."""

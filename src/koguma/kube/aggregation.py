@@ -117,6 +117,17 @@ def openapi_digest(index: Json, service: RemoteService) -> str:
     return digest if _DIGEST.fullmatch(digest) else ""
 
 
+def trusted_ids(remotes: Iterable[RemoteVersion]) -> dict[tuple[str, str], str]:
+    """The ids of the sets that trusted servers serve, by plural and group."""
+    return {
+        (resource["name"], remote.service.group): str(resource["resourceID"])
+        for remote in remotes
+        if remote.service.is_trusted
+        for resource in remote.resources
+        if resource.get("resourceID")
+    }
+
+
 def merged_groups(
     local: Mapping[str, tuple[str, ...]], remotes: Iterable[RemoteVersion]
 ) -> dict[str, tuple[str, ...]]:

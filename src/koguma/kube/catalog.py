@@ -4,7 +4,7 @@ A catalog never changes: where endpoints come or go at run time, another one tak
 merge schemas are made on first use; those of the built-in kinds are shared by all catalogs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 
 import msgspec
@@ -20,10 +20,15 @@ from koguma.model.kind import Kind, Kinds
 class Catalog:
     """The endpoints over some kinds and Kubernetes' own, and those that were added at run time."""
 
-    def __init__(self, kinds: Kinds, added: tuple[KubeEndpoint, ...] = ()) -> None:
+    def __init__(
+        self,
+        kinds: Kinds,
+        added: tuple[KubeEndpoint, ...] = (),
+        remote_ids: Mapping[tuple[str, str], str] | None = None,
+    ) -> None:
         self._kinds = kinds
         self._added = added
-        self.registry = Registry((*built_in(kinds), *added))
+        self.registry = Registry((*built_in(kinds), *added), remote_ids)
         self._by_set = {kind.stored_as: kind for kind in (*kinds, *NATIVE_KINDS)}
         self._by_set |= {each.set.stored_as: each.kind for each in added}
         self._stored = {

@@ -58,11 +58,12 @@ def set_of(key: str, registry: Registry) -> StorageSet | None:
 
 @lru_cache(maxsize=4)  # a catalog's registry does not change
 def _counted_sets(registry: Registry) -> dict[tuple[str, str], StorageSet]:
-    return {
+    local = {
         (endpoint.plural, endpoint.group): endpoint.set
         for endpoint in registry
         if endpoint.set.kind is not None and endpoint.namespaced
     }
+    return {**registry.remote_names, **local}
 
 
 def namespace_of(key: Key, kind: Kind, control_plane: ControlPlaneInfo) -> str:

@@ -9,7 +9,7 @@ belongs to objects (discovery's `resourceID`, watches, garbage collection) asks 
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Final
 
@@ -157,9 +157,18 @@ class KubeEndpoint(msgspec.Struct, frozen=True, dict=True, kw_only=True):
 
 
 class Registry:
-    """All endpoints of a control plane, added at the start, in an order that does not matter."""
+    """All endpoints of a control plane, added at the start, in an order that does not matter.
 
-    def __init__(self, endpoints: Iterable[KubeEndpoint] = ()) -> None:
+    `remote_ids` are the ids of sets that other servers serve under a plural and a group, where an
+    administrator trusts them to mean the sets of this control plane.
+    """
+
+    def __init__(
+        self,
+        endpoints: Iterable[KubeEndpoint] = (),
+        remote_ids: Mapping[tuple[str, str], str] | None = None,
+    ) -> None:
+        self._remote_ids = remote_ids or {}
         self._by_path: dict[tuple[str, str, str], KubeEndpoint] = {}
         self._by_kind: dict[tuple[str, str], KubeEndpoint] = {}
         self._sets: dict[str, StorageSet] = {}
@@ -203,6 +212,12 @@ class Registry:
     def at(self, group: str, version: str) -> tuple[KubeEndpoint, ...]:
         """The endpoints of one group and version, by plural."""
         return tuple(e for e in self if (e.group, e.version) == (group, version))
+
+    @property
+    def remote_names(self) -> Mapping[tuple[str, str], StorageSet]:
+        """The sets that other servers serve too, by plural and group; only what an administrator trusts."""
+        by_id = {each.id: each for each in self._sets.values()}
+        return {name: by_id[set_id] for name, set_id in self._remote_ids.items() if set_id in by_id}
 
     @property
     def sets(self) -> tuple[StorageSet, ...]:

@@ -81,6 +81,7 @@ class AggregatedServers:
     def _set(self, remotes: tuple[RemoteVersion, ...]) -> None:
         if remotes != self._remotes:
             self._remotes = remotes
+            self._context.catalogs.trust(aggregation.trusted_ids(remotes))
 
     async def run(self) -> None:
         """Ask when an APIService changes and regularly, until cancelled."""

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from koguma.kube.aggregation import TRUST_ANNOTATION
 from tests import aggregated
 from tests.aggregated import API_SERVICES, NAME, available
 from tests.aggregated_server import GROUP, RESOURCE_ID, VERSION
@@ -124,6 +125,36 @@ def test_who_asks_is_said_by_us_alone(plane):
 def test_a_path_cannot_lead_out_of_the_group(plane):
     for path in (f"{ROOT}/%2e%2e/%2e%2e/secret", f"{ROOT}/namespaces//notes", f"{ROOT}/..%2Fx"):
         assert plane("GET", path).status in (400, 404), path
+
+
+def test_an_equal_id_counts_for_a_quota_only_where_an_administrator_trusts_the_server(plane, server):
+    (local,) = [
+        each["resourceID"]
+        for each in plane("GET", "/api/v1").json["resources"]
+        if each["name"] == "configmaps"
+    ]
+    quotas = "/api/v1/namespaces/team-q/resourcequotas"
+    assert plane("POST", "/api/v1/namespaces", _named("Namespace", "team-q")).status == 201
+    assert plane("POST", f"{NOTES}", {**note("take-id"), "resourceID": local}).status == 201
+    available(plane, asks=True)
+    until(lambda: discovered(plane)["resources"][0]["resourceID"] == local)
+    quota = {**_named("ResourceQuota", "notes"), "spec": {"hard": {f"count/notes.{GROUP}": "1"}}}
+    refused = plane("POST", quotas, quota)
+    assert "limits nothing" in str(refused.headers)
+    for name in ("a", "b"):
+        assert plane("POST", "/api/v1/namespaces/team-q/configmaps", _named("ConfigMap", name)).status == 201
+    trust = {"metadata": {"annotations": {TRUST_ANNOTATION: "true"}}}
+    merge = {"Content_Type": "application/merge-patch+json"}
+    assert plane("PATCH", f"{API_SERVICES}/{NAME}", trust, **merge).status == 200
+    third = plane("POST", "/api/v1/namespaces/team-q/configmaps", _named("ConfigMap", "c"))
+    assert (third.status, "exceeded quota: notes" in third.json["message"]) == (403, True)
+    assert plane("DELETE", f"{NOTES}/take-id").status == 200
+    trust["metadata"]["annotations"][TRUST_ANNOTATION] = None
+    assert plane("PATCH", f"{API_SERVICES}/{NAME}", trust, **merge).status == 200
+
+
+def _named(kind, name):
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name}}
 
 
 @pytest.mark.parametrize(
