@@ -34,7 +34,7 @@ QueryParameterSubSchema: required=1 bool, in=2 string, description=3 string, nam
 Response: description=1 string, schema=2 SchemaItem
 ResponseValue: response=1 Response
 Responses: response_code=1 *NamedResponseValue
-Schema: _ref=1 string, format=2 string, title=3 string, description=4 string, multiple_of=6 double, maximum=7 double, exclusive_maximum=8 bool, minimum=9 double, exclusive_minimum=10 bool, max_length=11 int64, min_length=12 int64, pattern=13 string, max_items=14 int64, min_items=15 int64, unique_items=16 bool, max_properties=17 int64, min_properties=18 int64, required=19 *string, enum=20 *Any, additional_properties=21 AdditionalPropertiesItem, type=22 TypeItem, items=23 ItemsItem, properties=25 Properties, read_only=27 bool, vendor_extension=31 *NamedAny
+Schema: _ref=1 string, format=2 string, title=3 string, description=4 string, default=5 Any, multiple_of=6 double, maximum=7 double, exclusive_maximum=8 bool, minimum=9 double, exclusive_minimum=10 bool, max_length=11 int64, min_length=12 int64, pattern=13 string, max_items=14 int64, min_items=15 int64, unique_items=16 bool, max_properties=17 int64, min_properties=18 int64, required=19 *string, enum=20 *Any, additional_properties=21 AdditionalPropertiesItem, type=22 TypeItem, items=23 ItemsItem, properties=25 Properties, read_only=27 bool, vendor_extension=31 *NamedAny
 SchemaItem: schema=1 Schema
 TypeItem: value=1 *string
 """  # noqa: E501 - one message a line

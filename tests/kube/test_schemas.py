@@ -22,7 +22,7 @@ KEYWORDS = {
     *("$ref", "description", "type", "format", "pattern", "enum", "nullable", "readOnly"),
     *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     *("minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties"),
-    *("properties", "required", "additionalProperties", "items"),
+    *("properties", "required", "additionalProperties", "items", "default"),
 }
 
 
@@ -356,3 +356,34 @@ def strict_limits(schema: Json) -> Json:
             if not (key in ("exclusiveMinimum", "exclusiveMaximum") and value is True)
         }
     return [strict_limits(each) for each in schema] if isinstance(schema, list) else schema
+
+
+@pytest.mark.parametrize("version", ["kuma.io/v1alpha1", "koguma.io/v1"])
+@pytest.mark.parametrize(
+    ("kind", "path", "keys"),
+    [
+        ("MeshService", "spec.ports", ["port"]),
+        ("MeshMultiZoneService", "spec.ports", ["port"]),
+        ("Dataplane", "spec.networking.inbound", ["address", "port"]),
+        ("Mesh", "spec.mtls.backends", ["name"]),
+        ("MeshProxyPatch", "status.conditions", ["type"]),
+    ],
+)
+def test_lists_whose_items_have_keys_say_so(version, kind, path, keys):
+    schema = SCHEMAS.definitions[
+        f"{'.'.join(reversed(version.split('/')[0].split('.')))}.{version.split('/')[1]}.{kind}"
+    ]
+    for name in path.split("."):
+        field = schema["properties"][name]
+        schema = {**SCHEMAS.resolve(field["$ref"]), **field} if "$ref" in field else field
+    assert (schema["x-kubernetes-list-type"], schema["x-kubernetes-list-map-keys"]) == ("map", keys)
+    item = SCHEMAS.resolve(schema["items"]["$ref"])
+    for key in keys:
+        assert key in item["properties"], "a key is a field of the items"
+
+
+def test_keys_that_may_be_left_out_have_a_default():
+    inbound = SCHEMAS.definitions["io.kuma.v1alpha1.Dataplane.DataplaneInbound"]["properties"]
+    assert inbound["address"]["default"] == ""
+    assert "default" not in inbound["port"]
+    assert "x-koguma" not in str(SCHEMAS.definitions)

@@ -315,3 +315,54 @@ def test_nothing_that_is_given_changes():
     Thing(live).apply("one", sent).apply("two", sent)
     Thing(live).update("three", {**live, "spec": sent["spec"]})
     assert (live, sent) == copies
+
+
+def owned_whole(*managers):
+    """A document whose managedFields are of a time when its list of ports was one field."""
+    thing = Thing(stored("{size: 1, ports: [{port: 80, name: a}, {port: 81, name: b}]}"))
+    thing.document["metadata"]["managedFields"] = [
+        {
+            "manager": name,
+            "operation": operation,
+            "apiVersion": "kuma.io/v1alpha1",
+            "time": at(0),
+            "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:spec": {"f:ports": {}}},
+        }
+        for name, operation in managers
+    ]
+    return thing
+
+
+def test_who_owned_a_whole_list_owns_its_items():
+    thing = owned_whole(("one", "Apply")).apply("one", "{ports: [{port: 81, name: b}]}")
+    assert thing.spec["ports"] == [{"port": 81, "name": "b"}]
+    thing = owned_whole(("one", "Apply"), ("two", "Update"))
+    with pytest.raises(FieldConflicts) as conflicts:
+        thing.apply("three", "{ports: [{port: 80, name: c}]}")
+    fields = {(each.manager, each.field) for each in conflicts.value.conflicts}
+    place = '.spec.ports[port=80,protocol="tcp"].name'
+    assert fields == {("one", place), ("two", place)}
+    thing.apply("three", "{ports: [{port: 82}]}")
+    assert [port["port"] for port in thing.spec["ports"]] == [80, 81, 82]
+    thing.apply("one", "{ports: [{port: 80, name: a}]}")
+    assert [port["port"] for port in thing.spec["ports"]] == [80, 81, 82]  # two owns 81 as well
+
+
+def test_who_owns_only_the_list_does_not_get_the_items_of_others():
+    thing = Thing().update("one", "{ports: [{port: 80}]}")
+    thing.apply("two", "{ports: [{port: 80}, {port: 81}]}", force=True)
+    thing.update("three", "{ports: [{port: 80}, {port: 81, name: x}]}")
+    before = thing.owners
+    thing.update("four", "{size: 1, ports: [{port: 80}, {port: 81, name: x}]}")
+    assert {name: owned for name, owned in thing.owners.items() if name != "four/Update"} == before
+
+
+def test_a_stored_list_with_two_items_of_one_key_is_one_value():
+    thing = Thing(stored("{ports: [{port: 80, name: a}, {port: 80, name: b}]}"))
+    assert thing.apply("one", "{size: 1}").spec["ports"] == [
+        {"port": 80, "name": "a"},
+        {"port": 80, "name": "b"},
+    ]
+    replaced = thing.apply("one", "{size: 1, ports: [{port: 81}]}", force=True)
+    assert replaced.spec["ports"] == [{"port": 81}]

@@ -275,3 +275,18 @@ def test_a_field_that_was_not_stored_stands_in_nobodys_way(kube):
     assert kube.applied(config_map("settings", colour="blue")) == "configmap/settings configured"
     assert kube("edit", "cm", "settings", editor="sed -i s/blue/green/").endswith("edited")
     assert kube.get("cm", "settings")["data"] == {"colour": "green"}
+
+
+def test_two_managers_own_two_ports(kube):
+    def ports(*numbers):
+        listed = [{"port": number, "targetPort": number} for number in numbers]
+        metadata = {"name": "web", "labels": {"kuma.io/mesh": "default"}}
+        spec = {"selector": {"dataplaneTags": {"app": "web"}}, "ports": listed}
+        return {"apiVersion": "kuma.io/v1alpha1", "kind": "MeshService", "metadata": metadata, "spec": spec}
+
+    kube.applied(ports(80), "--server-side", "--field-manager=team")
+    kube.applied(ports(9000), "--server-side", "--field-manager=operator")
+    shown = "jsonpath={.spec.ports[*].port}"
+    assert kube("get", "msvc", "web", "-o", shown) == "80 9000"
+    kube.applied(ports(9001), "--server-side", "--field-manager=operator")
+    assert kube("get", "msvc", "web", "-o", shown) == "80 9001"

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 from koguma.kinds import rules
 from koguma.kinds.rules import PortOrNone, UInt32
 from koguma.model import names, tags
-from koguma.model.schema import Duration, Spec, doc
+from koguma.model.schema import Duration, Spec, doc, keyed_by
 from koguma.model.violation import Violation, child, item, key
 
 
@@ -146,7 +146,11 @@ class DataplaneNetworking(Spec):
 
     address: Annotated[str | None, doc("IP or name on which others reach the proxy.")] = None
     advertised_address: Annotated[str | None, doc("The address for others, where it differs.")] = None
-    inbound: Annotated[tuple[DataplaneInbound, ...] | None, doc("Ports that the service serves.")] = None
+    inbound: Annotated[
+        tuple[DataplaneInbound, ...] | None,
+        doc("Ports that the service serves."),
+        keyed_by("port", address=""),
+    ] = None
     outbound: Annotated[tuple[DataplaneOutbound, ...] | None, doc("Services that are called.")] = None
     gateway: Annotated[DataplaneGateway | None, doc("The proxy stands at the edge of the mesh.")] = None
     listeners: Annotated[tuple[DataplaneListener, ...] | None, doc("Zone ingress and egress.")] = None

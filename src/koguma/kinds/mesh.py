@@ -37,7 +37,7 @@ from koguma.kinds.mesh_backends import MeshLogging, MeshMetrics, MeshTracing
 from koguma.kinds.rules import UInt32
 from koguma.model import columns, names, tags
 from koguma.model.kind import Kind, Scope, Sync, ValidationContext
-from koguma.model.schema import Duration, Json, Spec, doc, read
+from koguma.model.schema import Duration, Json, Spec, doc, keyed_by, read
 from koguma.model.typed_parts import READ_AS
 from koguma.model.violation import Violation, child, item
 
@@ -92,7 +92,9 @@ class MeshMtls(Spec):
 
     enabled_backend: Annotated[str | None, doc("Name of the backend in use; mTLS is off without.")] = None
     backends: Annotated[
-        tuple[MeshMtlsBackend, ...] | None, doc("The backends; proxies trust the CAs of all of them.")
+        tuple[MeshMtlsBackend, ...] | None,
+        doc("The backends; proxies trust the CAs of all of them."),
+        keyed_by("name"),
     ] = None
     skip_validation: Annotated[bool | None, doc("Store a backend without looking into its conf.")] = None
 

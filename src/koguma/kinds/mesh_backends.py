@@ -12,7 +12,7 @@ import msgspec
 
 from koguma.kinds import rules
 from koguma.kinds.rules import UInt32
-from koguma.model.schema import Json, Spec, doc
+from koguma.model.schema import Json, Spec, doc, keyed_by
 from koguma.model.violation import Violation, child, item
 
 
@@ -68,7 +68,7 @@ class MeshMetrics(Spec):
     """Metrics of all proxies in the mesh."""
 
     enabled_backend: Annotated[str | None, doc("Name of the backend in use.")] = None
-    backends: Annotated[tuple[MetricsBackend, ...] | None, doc("The backends.")] = None
+    backends: Annotated[tuple[MetricsBackend, ...] | None, doc("The backends."), keyed_by("name")] = None
 
 
 class LoggingBackend(Spec):
@@ -84,7 +84,7 @@ class MeshLogging(Spec):
     """Access logs of the mesh."""
 
     default_backend: Annotated[str | None, doc("Name of the backend in use by default.")] = None
-    backends: Annotated[tuple[LoggingBackend, ...] | None, doc("The backends.")] = None
+    backends: Annotated[tuple[LoggingBackend, ...] | None, doc("The backends."), keyed_by("name")] = None
 
 
 class TracingBackend(Spec):
@@ -100,7 +100,7 @@ class MeshTracing(Spec):
     """Traces of the mesh."""
 
     default_backend: Annotated[str | None, doc("Name of the backend in use by default.")] = None
-    backends: Annotated[tuple[TracingBackend, ...] | None, doc("The backends.")] = None
+    backends: Annotated[tuple[TracingBackend, ...] | None, doc("The backends."), keyed_by("name")] = None
 
 
 class TcpLoggingConf(Spec):

@@ -49,7 +49,7 @@ from koguma.model import columns
 from koguma.model.condition import Condition
 from koguma.model.destination import DestinationPlugin
 from koguma.model.kind import BOTH_WAYS, Kind, ValidationContext
-from koguma.model.schema import Json, Port, Spec, doc
+from koguma.model.schema import Json, Port, Spec, doc, keyed_by
 from koguma.model.typed_parts import NAMED_BY, PROXY_ADDRESS
 from koguma.model.violation import Violation, child, item
 
@@ -212,7 +212,9 @@ class MeshExternalServiceStatus(Spec):
         tuple[HostnameGeneratorStatus, ...] | None, doc("What became of each generator.")
     ] = None
     conditions: Annotated[
-        tuple[Condition, ...] | None, doc("What disrupts its traffic, and names that DNS does not answer.")
+        tuple[Condition, ...] | None,
+        doc("What disrupts its traffic, and names that DNS does not answer."),
+        keyed_by("type"),
     ] = None
 
 

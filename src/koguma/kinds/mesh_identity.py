@@ -37,7 +37,7 @@ from koguma.kinds.rules import LabelSelector
 from koguma.model import columns, template
 from koguma.model.condition import Condition
 from koguma.model.kind import BOTH_WAYS, Kind, ValidationContext
-from koguma.model.schema import Duration, Json, Spec, doc
+from koguma.model.schema import Duration, Json, Spec, doc, keyed_by
 from koguma.model.violation import Violation, child
 
 TRUST_DOMAIN_FIELDS: Final = ("Mesh", "Zone")
@@ -133,7 +133,7 @@ class MeshIdentitySpec(Spec):
 class MeshIdentityStatus(Spec):
     """How far the control plane has come."""
 
-    conditions: Annotated[tuple[Condition, ...] | None, doc("What is ready.")] = None
+    conditions: Annotated[tuple[Condition, ...] | None, doc("What is ready."), keyed_by("type")] = None
 
 
 def validate(spec: MeshIdentitySpec, _context: ValidationContext) -> Iterator[Violation]:

@@ -29,7 +29,7 @@ from koguma.kinds.status import HostnameAddress, HostnameGeneratorStatus, Vip
 from koguma.model import columns
 from koguma.model.condition import Condition
 from koguma.model.kind import GLOBAL_TO_ZONES, Kind, ValidationContext
-from koguma.model.schema import Port, Spec, doc
+from koguma.model.schema import Port, Spec, doc, keyed_by
 from koguma.model.violation import Violation, child, item
 
 
@@ -51,9 +51,9 @@ class MeshMultiZoneServiceSpec(Spec):
     """Which services, and the ports."""
 
     selector: Annotated[MeshMultiZoneServiceSelector | None, doc("The services that are one.")] = None
-    ports: Annotated[tuple[MeshMultiZoneServicePort, ...] | None, doc("The ports on which it is called.")] = (
-        None
-    )
+    ports: Annotated[
+        tuple[MeshMultiZoneServicePort, ...] | None, doc("The ports on which it is called."), keyed_by("port")
+    ] = None
 
 
 class MatchedMeshService(Spec):
@@ -76,7 +76,9 @@ class MeshMultiZoneServiceStatus(Spec):
     hostname_generators: Annotated[
         tuple[HostnameGeneratorStatus, ...] | None, doc("What became of each generator.")
     ] = None
-    conditions: Annotated[tuple[Condition, ...] | None, doc("Whether any service was found.")] = None
+    conditions: Annotated[
+        tuple[Condition, ...] | None, doc("Whether any service was found."), keyed_by("type")
+    ] = None
 
 
 def validate(spec: MeshMultiZoneServiceSpec, _context: ValidationContext) -> Iterator[Violation]:

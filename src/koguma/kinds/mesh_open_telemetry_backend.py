@@ -22,7 +22,7 @@ from koguma.kinds.rules import UInt32
 from koguma.model import columns
 from koguma.model.condition import Condition
 from koguma.model.kind import BOTH_WAYS, Kind, ValidationContext
-from koguma.model.schema import Spec, doc
+from koguma.model.schema import Spec, doc, keyed_by
 from koguma.model.violation import Violation, child
 
 _PROTOCOLS: Final = ("grpc", "http")
@@ -63,7 +63,9 @@ class MeshOpenTelemetryBackendSpec(Spec):
 class MeshOpenTelemetryBackendStatus(Spec):
     """Who uses it."""
 
-    conditions: Annotated[tuple[Condition, ...] | None, doc("Whether any policy refers to it.")] = None
+    conditions: Annotated[
+        tuple[Condition, ...] | None, doc("Whether any policy refers to it."), keyed_by("type")
+    ] = None
 
 
 def validate(spec: MeshOpenTelemetryBackendSpec, _context: ValidationContext) -> Iterator[Violation]:

@@ -30,7 +30,7 @@ from koguma.kinds.rules import LabelSelector
 from koguma.kinds.status import DataplaneProxies, HostnameAddress, HostnameGeneratorStatus, Vip
 from koguma.model import columns, tags
 from koguma.model.kind import ACROSS_ZONES, Kind, ValidationContext
-from koguma.model.schema import IntOrString, Port, Spec, doc
+from koguma.model.schema import IntOrString, Port, Spec, doc, keyed_by
 from koguma.model.violation import Violation, child, item
 
 AppProtocol = Annotated[str, rules.enum_values(*tags.PROTOCOLS)]
@@ -81,7 +81,9 @@ class MeshServiceSpec(Spec):
         doc("Whether any proxy is healthy; kept by the control plane."),
     ] = None
     selector: Annotated[MeshServiceSelector | None, doc("The proxies that are the service.")] = None
-    ports: Annotated[tuple[MeshServicePort, ...] | None, doc("The ports on which it is called.")] = None
+    ports: Annotated[
+        tuple[MeshServicePort, ...] | None, doc("The ports on which it is called."), keyed_by("port")
+    ] = None
     identities: Annotated[
         tuple[MeshServiceIdentity, ...] | None, doc("Who its proxies are; kept by the control plane.")
     ] = None

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from koguma.model.condition import Condition
-from koguma.model.schema import Spec, doc
+from koguma.model.schema import Spec, doc, keyed_by
 
 
 class HostnameGeneratorRef(Spec):
@@ -24,7 +24,9 @@ class HostnameGeneratorStatus(Spec):
     """What became of one generator on this object."""
 
     hostname_generator_ref: Annotated[HostnameGeneratorRef, doc("The generator.")]
-    conditions: Annotated[tuple[Condition, ...] | None, doc("Whether it gave a name.")] = None
+    conditions: Annotated[tuple[Condition, ...] | None, doc("Whether it gave a name."), keyed_by("type")] = (
+        None
+    )
 
 
 class Vip(Spec):

@@ -130,8 +130,12 @@ def in_version(
     """The entries as they can be read in the version of the write.
 
     Fields of another version mean the same where the document has them in this version too; ownership of the
-    others cannot be carried through a write in this version, and is dropped.
+    others cannot be carried through a write in this version, and is dropped. Lists that were owned as a whole
+    are owned item by item where the schema tells their items apart now.
     """
+    if live is not None:
+        with_items = typed.with_items([entry.fields for entry in entries], live, schema)
+        entries = [entry.holding(fields) for entry, fields in zip(entries, with_items, strict=True)]
     if all(entry.api_version == manager.api_version for entry in entries):
         return entries
     present = typed.field_set_of(live, schema, containers=True) if live else EMPTY

@@ -8,8 +8,8 @@ types, `const`, a boolean for `additionalProperties`. What the common part canno
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from koguma.kube.meta_schemas import ANYTHING, ref
-from koguma.model.schema import Json
+from koguma.kube.meta_schemas import ANYTHING, REF, ref
+from koguma.model.schema import KEY_DEFAULTS, Json
 
 INT_OR_STRING: Final = "x-kubernetes-int-or-string"
 ITEM: Final = "[]"  # in a path: from a list to its items
@@ -69,7 +69,15 @@ class SchemaConverter:
             converted = {INT_OR_STRING: True}
         else:
             converted = {ANYTHING: True}
-        return {**converted, **_annotations(schema), **({"nullable": True} if takes_null else {})}
+        whole = {**converted, **_annotations(schema), **({"nullable": True} if takes_null else {})}
+        self._publish_defaults(whole)
+        return whole
+
+    def _publish_defaults(self, whole: dict[str, Json]) -> None:
+        """Give the key fields of a list's items their defaults, which server-side apply needs to know."""
+        for name, default in (whole.pop(KEY_DEFAULTS, None) or {}).items():
+            fields = self.definitions[whole["items"]["$ref"].removeprefix(REF)]["properties"]
+            fields[name] = {**fields[name], "default": default}
 
     def component(self, name: str, without: FieldPaths = NO_FIELDS) -> Json:
         """A component, written out."""

@@ -5,7 +5,7 @@ merged item by item is a mapping from path elements to values, and everything el
 what they did not change with their arguments.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -41,7 +41,10 @@ def parts(value: Json, schema: MergeSchema) -> dict[str, Json] | None:
     if isinstance(value, dict):
         return {f"f:{name}": below for name, below in value.items()} if schema.is_object else None
     if schema.is_list and isinstance(value, list | tuple):
-        return {schema.element(item, index): item for index, item in enumerate(value)}
+        items = {schema.element(item, index): item for index, item in enumerate(value)}
+        # The plain form may have stored several items with one key; then they cannot be told apart.
+        is_ambiguous = schema.strategy is MergeStrategy.LIST_MAP and len(items) != len(value)
+        return None if is_ambiguous else items
     return None
 
 
@@ -73,6 +76,27 @@ def _field_set(value: Json, schema: MergeSchema, containers: bool) -> FieldSet: 
         is_listed = node.is_member or containers or not schema.declares(element)
         children[element] = FieldSet(is_listed, node.children) if node.children else LEAF
     return FieldSet(children=children)
+
+
+def with_items(sets: Sequence[FieldSet], value: Json, schema: MergeSchema) -> Sequence[FieldSet]:
+    """The field sets of several managers, with the items of lists that their owner owns as a whole.
+
+    They were written before the schema told the items of such a list apart: else somebody would own an item.
+    """
+    below = parts(value, schema)
+    if not below or not any(sets):
+        return sets
+    if schema.is_list and not any(each.children for each in sets):
+        items = _field_set(value, schema, True).children  # noqa: FBT003
+        return [FieldSet(is_member=True, children=items) if each.is_member else each for each in sets]
+    changed = list(sets)
+    for element, part in below.items():
+        inner = [each.children.get(element, EMPTY) for each in sets]
+        for index, after in enumerate(with_items(inner, part, schema.child(element))):
+            if after is not inner[index]:
+                children = {**changed[index].children, element: after}
+                changed[index] = FieldSet(changed[index].is_member, children)
+    return changed
 
 
 def comparison(old: Json, new: Json, schema: MergeSchema) -> Comparison:

@@ -98,6 +98,21 @@ def doc(text: str, **limits: Any) -> Meta:
     return Meta(description=text, **limits)
 
 
+KEY_DEFAULTS: Final = "x-koguma-key-defaults"  # in the Kubernetes form they become `default` of the fields
+
+
+def keyed_by(*names: str, **defaults: str) -> Meta:
+    """A list whose items are told apart by fields, so that two field managers can own one item each.
+
+    Such a field is required, or its default is given.
+    """
+    keys: dict[str, Json] = {
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": [*defaults, *names],
+    }
+    return Meta(extra_json_schema={**keys, **({KEY_DEFAULTS: defaults} if defaults else {})})
+
+
 # JSON Schema's own "duration" format is ISO 8601's; Go's is described by its pattern.
 Duration = Annotated[
     str,

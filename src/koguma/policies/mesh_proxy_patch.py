@@ -48,7 +48,7 @@ from koguma.model.condition import Condition
 from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
 from koguma.model.overlay import PolicyHooks
 from koguma.model.phase import Phase
-from koguma.model.schema import Json, Spec, doc
+from koguma.model.schema import Json, Spec, doc, keyed_by
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
 from koguma.policies.parts import fields, spelling
@@ -163,7 +163,9 @@ class MeshProxyPatchStatus(Spec):
     """What became of the changes."""
 
     conditions: Annotated[
-        tuple[Condition, ...] | None, doc("Accepted is False where proxies refuse what comes out.")
+        tuple[Condition, ...] | None,
+        doc("Accepted is False where proxies refuse what comes out."),
+        keyed_by("type"),
     ] = None
 
 

@@ -255,3 +255,35 @@ def test_owners_hold_across_versions(timeouts):
     forced = accepted(clean.apply("a", "two", force=True, spec=timeout_spec("6s")))
     assert ("two", "Apply") in managers(forced)
     assert failure(timeouts.apply("a", "one", spec=timeout_spec("5s"))) == (409, "Conflict")
+
+
+@pytest.mark.parametrize("version", ["", KOGUMA])
+def test_two_managers_own_two_ports_of_a_service(timeouts, version):
+    services = timeouts.other(version, "MeshService")
+    selector = {"dataplaneTags": {"kuma.io/service": "web"}}
+    http, admin = {"port": 80, "targetPort": 8080, "appProtocol": "http"}, {"port": 9000, "targetPort": 9000}
+    accepted(services.apply("web", "team", spec={"selector": selector, "ports": [http]}))
+    both = accepted(services.apply("web", "operator", spec={"ports": [admin]}))
+    assert both["spec"]["ports"] == [http, admin]
+    owned = managers(both)
+    assert list(owned["operator", "Apply"]["f:spec"]["f:ports"]) == ['k:{"port":9000}']
+    conflict = services.apply("web", "operator", spec={"ports": [{**http, "targetPort": 1}]})
+    assert failure(conflict) == (409, "Conflict")
+    assert causes(conflict) == [(".spec.ports[port=80].targetPort", "FieldManagerConflict")]
+    left = accepted(services.apply("web", "operator", spec={}))
+    assert left["spec"]["ports"] == [http]
+    twice = services.apply("web", "operator", spec={"ports": [admin, admin]})
+    assert failure(twice) == (422, "Invalid")
+
+
+def test_two_managers_own_two_inbounds_of_a_proxy(timeouts):
+    proxies = timeouts.other(kind="Dataplane")
+    tags = {"kuma.io/service": "web"}
+    main, other, second = ({"port": port, "tags": tags} for port in (80, 81, 81))
+    second = {**second, "address": "127.0.0.2"}
+    networking = {"address": "127.0.0.1", "inbound": [main]}
+    accepted(proxies.apply("web-1", "one", spec={"networking": networking}))
+    both = accepted(proxies.apply("web-1", "two", spec={"networking": {"inbound": [other, second]}}))
+    assert both["spec"]["networking"]["inbound"] == [main, other, second]
+    fields = managers(both)["two", "Apply"]["f:spec"]["f:networking"]["f:inbound"]
+    assert sorted(fields) == ['k:{"address":"","port":81}', 'k:{"address":"127.0.0.2","port":81}']
