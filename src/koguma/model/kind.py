@@ -94,6 +94,9 @@ class Policy(msgspec.Struct, frozen=True):
     mesh_defaults: tuple[DefaultPolicy, ...] = ()
     # Whether a clean spec lets anybody call. A mesh with mTLS and no such policy is reported (KG016).
     lets_in: Callable[[Json], bool] | None = None
+    # Whether a clean spec sets a field of Envoy that another built-in kind has too; then both are compared
+    # (KG017). The fields of all other built-in kinds are their own.
+    sets_shared_field: Callable[[Json], bool] | None = None
 
     @property
     def acts(self) -> bool:

@@ -1,10 +1,10 @@
 """Phase: when the overlay of a policy is merged into the configuration of a proxy.
 
 Overlays are merged phase by phase, and within a phase by the name of their kind; where two set one field, the
-later one holds. No two built-in policies set the same field, so their phases decide no value, only the order
-in which policies are listed. Their numbers are Kuma's (`+kuma:policy:order`). Where a policy of another
-package sets a field otherwise than an earlier phase has set it, that is reported (KG017), unless its phase
-says that it is meant: `overrides`.
+later one holds. Built-in policies set no field of each other, so their phases decide no value, only the order
+in which policies are listed; the one exception is a deprecated field of MeshHealthCheck. Their numbers are
+Kuma's (`+kuma:policy:order`). Where a policy sets a field otherwise than an earlier phase has set it, that is
+reported (KG017), unless its phase says that it is meant: `overrides`.
 """
 
 from enum import IntEnum

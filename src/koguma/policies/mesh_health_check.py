@@ -282,6 +282,12 @@ def _payload(text: str) -> Data:
     return {"text": base64.b64decode(text).hex()}
 
 
+def sets_panic_threshold(spec: Json) -> bool:
+    """Whether it has the threshold that belongs to MeshCircuitBreaker by now."""
+    confs = ((entry.get("default") or {}) for entry in spec.get("to") or ())
+    return any(conf.get("healthyPanicThreshold") is not None for conf in confs)
+
+
 _V1: Final = V1Conversion(
     keeps=(
         Deprecation(
@@ -301,7 +307,12 @@ KIND = Kind(
     spec=MeshHealthCheckSpec,
     columns=columns.OUTBOUND,
     sync=POLICY,
-    policy=Policy(phase=Phase.HEALTH_CHECKS, has_to=True, hooks=PolicyHooks(outbound=outbound)),
+    policy=Policy(
+        phase=Phase.HEALTH_CHECKS,
+        has_to=True,
+        hooks=PolicyHooks(outbound=outbound),
+        sets_shared_field=sets_panic_threshold,
+    ),
     clean=spelling.refs,
     v1=_V1,
     validate=validate,

@@ -1,8 +1,9 @@
 """Overlaps: policies of two kinds whose overlays set one field of Envoy's configuration differently.
 
-The overlay of the later phase wins, and nothing else shows why the other policy has no effect. No
-two built-in policies set the same field, so nothing is compared in a mesh without policies of other packages.
-A policy of the phase OVERRIDES, or of a later one, is meant to replace what others set.
+The overlay of the later phase wins, and nothing else shows why the other policy has no effect. Built-in
+policies have fields of their own, but for those that a kind names (`Policy.sets_shared_field`); so in most
+meshes without policies of other packages nothing is compared. A policy of the phase OVERRIDES, or of a later
+one, is meant to replace what others set.
 """
 
 import json
@@ -76,23 +77,40 @@ def of_policy(db: Db, policy: Key) -> Iterator[Problem]:
 @question
 def in_mesh(db: Db, mesh: str) -> tuple[Problem, ...]:
     """All overlaps of a mesh, each once."""
-    kinds = match.policy_kinds(db)
-    extensions = frozenset(kind for kind in kinds if _phase(db, kind) == Phase.EXTENSIONS)
-    if not any(world.BY_KIND.keys(db, (kind, mesh)) for kind in extensions):
+    compared = frozenset(kind for kind in match.policy_kinds(db) if _is_compared(db, kind, mesh))
+    if not compared:
         return ()
     places: dict[_Overlap, dict[str, None]] = {}
     known: dict[Hashable, tuple[_Overlap, ...]] = {}
     for scope in _scopes(db, mesh):
-        if any(each.kind in extensions for each in scope.contributions):
+        if any(each.kind in compared for each in scope.contributions):
             if scope.same not in known:
-                known[scope.same] = tuple(_overlaps(db, scope, extensions))
+                known[scope.same] = tuple(_overlaps(db, scope, compared))
             for overlap in known[scope.same]:
                 places.setdefault(overlap, {})[scope.words] = None
     return tuple(_problem(db, overlap, list(words)) for overlap, words in places.items())
 
 
-def _overlaps(db: Db, scope: _Scope, extensions: frozenset[str]) -> Iterator[_Overlap]:
-    for winner, loser in _pairs(db, scope, extensions):
+def _is_compared(db: Db, kind: str, mesh: str) -> bool:
+    """Whether policies of a kind in a mesh may set what another kind sets too."""
+    keys = world.BY_KIND.keys(db, (kind, mesh))
+    if _phase(db, kind) == Phase.EXTENSIONS:
+        return bool(keys)
+    return any(_sets_shared_field(db, key) for key in keys)
+
+
+@question
+def _sets_shared_field(db: Db, key: Key) -> bool:
+    policy = world.kind_of(db, key.kind).policy
+    sets_shared_field = policy.sets_shared_field if policy else None
+    try:
+        return sets_shared_field is not None and sets_shared_field(items.clean_spec(db, key))
+    except Exception:  # noqa: BLE001 - a policy of another package may raise anything
+        return False
+
+
+def _overlaps(db: Db, scope: _Scope, compared: frozenset[str]) -> Iterator[_Overlap]:
+    for winner, loser in _pairs(db, scope, compared):
         for field, winning, losing in _differences(winner.built(winner.rules), loser.built(loser.rules)):
             yield _Overlap(
                 field, _setters(winner, field), _setters(loser, field), _shown(winning), _shown(losing)
@@ -105,12 +123,10 @@ def _phase(db: Db, kind: str) -> Phase:
     return policy.phase
 
 
-def _pairs(
-    db: Db, scope: _Scope, extensions: frozenset[str]
-) -> Iterator[tuple[_Contribution, _Contribution]]:
+def _pairs(db: Db, scope: _Scope, compared: frozenset[str]) -> Iterator[tuple[_Contribution, _Contribution]]:
     """Pairs of kinds of which the first replaces fields of the second, and is not meant to."""
     for earlier, later in combinations(scope.contributions, 2):
-        if {earlier.kind, later.kind} & extensions and not _phase(db, later.kind).overrides:
+        if {earlier.kind, later.kind} & compared and not _phase(db, later.kind).overrides:
             yield later, earlier
 
 
@@ -152,10 +168,12 @@ def _problem(db: Db, overlap: _Overlap, places: Sequence[str]) -> Problem:
     losers = tuple(dict.fromkeys(entry.policy for entry in overlap.losers))
     more = f" and {len(places) - 1} more" if len(places) > 1 else ""
     later = winners[0].kind
+    is_built_in = Phase.EXTENSIONS not in (_phase(db, later), _phase(db, losers[0].kind))
+    hint = "" if is_built_in else "; only a kind of the phase OVERRIDES is meant to replace it"
     message = (
         f"{_named(winners)} and {_named(losers)} set Envoy's {'.'.join(overlap.field)} differently for"
         f" {places[0]}{more}: {overlap.winning} holds and {overlap.losing} does not, since {later} is merged"
-        f" later. Leave the field to one of them; only a kind of the phase OVERRIDES is meant to replace it"
+        f" later. Leave the field to one of them{hint}"
     )
     path = items.item(db, overlap.winners[0]).path
     return Problem(OVERLAP, message, (*winners, *losers), path=path)
