@@ -24,11 +24,11 @@ OFTEN = ("Dataplane", "MeshService") * 4
 PROTOCOLS = ("http", "tcp", "grpc", "http2")
 
 
-def resource(random: Random) -> Resource | None:
-    """Some object; None for one that would be refused, as users' are."""
-    if random.random() < 0.15:
+def resource(random: Random, kind: str = "") -> Resource | None:
+    """Some object, of that kind if it is given; None for one that would be refused, as users' are."""
+    if not kind and random.random() < 0.15:
         return random.choice(SHOWN)
-    kind = random.choice((*KINDS, *OFTEN))
+    kind = kind or random.choice((*KINDS, *OFTEN))
     try:
         return stored({"type": kind, **KINDS[kind](random)})
     except Invalid:

@@ -17,7 +17,7 @@ import random_meshes
 from building import at
 from shown_fields import INBOUND, OUTBOUND, WHOLE, Field
 
-from koguma.core import inspect, rules_view, world
+from koguma.core import inspect, rules, rules_view, world
 from koguma.core.build import external, network, snapshot
 from koguma.core.build.network import NodeMetadata
 from koguma.core.incremental import Db
@@ -55,6 +55,8 @@ def mesh(seed: int) -> Db:
             drawn = policy(random)
         elif random.random() < 0.3:
             drawn = route(random)
+        elif random.random() < 0.3:
+            drawn = random_meshes.resource(random, "MeshExternalService")
         if drawn is not None and drawn.kind == "Mesh":  # with an egress, some of it is in the egress's Envoy
             drawn = msgspec.structs.replace(drawn, spec={**drawn.spec, "routing": {}})
         if drawn is not None and drawn.kind != "MeshProxyPatch":  # which changes what policies say
@@ -98,7 +100,7 @@ def policy(random: Random) -> Resource | None:
 def target(random: Random) -> dict[str, Any]:
     service = {"kind": "MeshService", "name": random.choice(random_meshes.SERVICES)}
     route = {"kind": "MeshHTTPRoute", "name": random.choice(ROUTES)}
-    return random.choice([{"kind": "Mesh"}, service, route])
+    return random.choice([{"kind": "Mesh"}, service, {**service, "kind": "MeshExternalService"}, route])
 
 
 def conf(random: Random, kind: str, rows: list[Field]) -> dict[str, Any]:
@@ -142,6 +144,12 @@ def value_at(value: Any, path: str) -> Any:
 def parts(envoy: Envoy, name: str) -> dict[str, Any]:
     """The parts of the listener of that name, and its cluster."""
     found: dict[str, Any] = {"cluster": envoy["cluster"].get(name)}
+    for listener in envoy["listener"].values():  # addresses and server names of external services
+        if names.is_redirected(listener["name"]):
+            for chain in listener["filter_chains"]:
+                config = chain["filters"][-1]["typed_config"]
+                if config["stat_prefix"] == name:
+                    found["tcp"] = config
     for chain in envoy["listener"].get(name, {}).get("filter_chains", ()):
         if "transport_socket" in chain:
             found["tls"] = chain["transport_socket"]["typed_config"]
@@ -155,7 +163,11 @@ def parts(envoy: Envoy, name: str) -> dict[str, Any]:
 
 def actions(envoy: Envoy, name: str, route: str) -> Iterator[Any]:
     """The actions of routes with the name of a policy, or of those for what no rule is about."""
-    for host in envoy["routes"].get(name, {}).get("virtual_hosts", ()):
+    hosts = list(envoy["routes"].get(name, {}).get("virtual_hosts", ()))
+    for config in envoy["routes"].values():  # hosts of external services that share a port
+        if names.is_redirected(config["name"]):
+            hosts += [host for host in config["virtual_hosts"] if host["name"] == name]
+    for host in hosts:
         for each in host["routes"]:
             if each.get("name") == route and "route" in each and "filter_state" not in each["match"]:
                 yield each["route"]
@@ -197,9 +209,12 @@ def one_outbound(db: Db, port: PortRules, protocol: str, envoy: Envoy, compared:
     shown = list(leaves(inspect.outbound_policies(db, port, fields=True)["policies"]))
     if external.is_passthrough(db, port.destination):  # it has one endpoint, so there is nothing to balance
         shown = [each for each in shown if each[0] != "MeshLoadBalancingStrategy"]
+    if (built["cluster"] or {}).get("type") == "ORIGINAL_DST":  # there is nothing to balance
+        shown = [(kind, values) for kind, values in shown if kind != "MeshLoadBalancingStrategy"]
     compared.compare(OUTBOUND, shown, {"cluster": built["cluster"], "hcm": built.get("hcm")}, protocol)
-    for action in actions(envoy, name, names.ROUTE_DEFAULT):
-        compared.compare(OUTBOUND, shown, {"route": action}, protocol)
+    if rules.protocol(db, port) != "tcp":  # else connections are routed
+        for action in actions(envoy, name, names.ROUTE_DEFAULT):
+            compared.compare(OUTBOUND, shown, {"route": action}, protocol)
     if not inspect.outbound_routes(db, port)["routes"]:
         compared.compare(OUTBOUND, shown, {"tcp": built.get("tcp")}, "tcp")
 

@@ -118,10 +118,18 @@ class Machines:
         self.mesh.apply({"type": "Mesh", "name": "default", **CLOSED})
         self.web.run(KOGUMA, "dp", "install", "transparent-proxy", "--uid", str(PROXY))
         self.logs = network.home(PROXY)
+        self.start_proxy()
+
+    def start_proxy(self) -> None:
         web = ("--service", "web", "--address", "10.9.1.2", "--user", str(PROXY))
         web += ("--access-log-dir", str(self.logs))
         self.proxy = self.mesh.proxy(self.web, "web-1", *web, uid=0)
         self.proxy.wait_for_output("is ready")
+
+    def restart_proxy(self) -> None:
+        """Another Envoy, which has nothing yet."""
+        self.proxy.stop()
+        self.start_proxy()
 
     def calls(self, *calls: dict[str, Any], on: Namespace | None = None) -> list[Any]:
         """What programs get, on web unless told otherwise."""

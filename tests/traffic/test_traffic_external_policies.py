@@ -218,6 +218,31 @@ def test_what_no_service_matches_passes_as_the_mesh_and_its_policies_say(machine
     }
 
 
+@pytest.mark.expected_errors("bad_80|rejected|quarantine")
+def test_a_service_that_envoy_refuses_takes_no_other_away(machines: Machines):
+    junk = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+    bad = on_domain(
+        "bad",
+        type="Regular",
+        endpoints=[{"address": HUB, "port": 8000}],
+        tls={"enabled": True, "caCert": {"inlineString": junk}},
+    )
+    machines.mesh.apply_only(on_domain("good"))
+    machines.mesh.apply(bad, on_domain("late"))
+    hosts = [f"{name}.outside.test" for name in ("good", "late", "bad")]
+    asked = [{"protocol": "http", "address": HUB, "port": 80, "host": host} for host in hosts]
+
+    def answers() -> list[Any]:
+        return [each["server"] if isinstance(each, dict) else each for each in machines.calls(*asked)]
+
+    until(lambda: answers() == ["second", "second", 503], "the others are called, it is not")
+    machines.restart_proxy()
+    until(lambda: answers() == ["second", "second", 503], "so they are by an Envoy that starts anew")
+    assert "kri_extsvc_default_default__bad_80" in str(machines.mesh.proxies()["web-1"]["rejections"])
+    for name in ("bad", "late"):
+        machines.mesh.delete_and_wait("meshexternalservices", name)
+
+
 OVERLAP = "first and second have overlapping IPs 10.9.7.1, which can disrupt your traffic."
 
 
