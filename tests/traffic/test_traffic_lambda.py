@@ -19,7 +19,7 @@ from tests import build
 from tests.core.external_servers import AUTHORITY, STRANGER, made
 from tests.http_client import Response
 from tests.lambda_service import Event, LambdaService, body_of
-from tests.live_mesh import LiveMesh, Sidecar
+from tests.live_mesh import LiveMesh, Sidecar, steady_traffic
 from tests.ports import free_port
 from tests.waiting import until
 
@@ -245,6 +245,17 @@ def test_wrong_credentials_are_refused_by_aws_and_a_new_secret_mends_it(mesh: La
     mesh.aws.keys[NEW_KEY] = NEW_SECRET
     mesh.apply_and_wait(credentials("aws", NEW_KEY, NEW_SECRET))
     until(lambda: mesh.web.call("thumbnails").status == 201, "the new secret is used")
+    mesh.aws.functions[f"{ARN}raw"] = echo
+
+
+def test_no_call_fails_while_credentials_and_settings_change(mesh: LambdaMesh):
+    pairs = itertools.cycle(((KEY, SECRET), (NEW_KEY, NEW_SECRET)))
+    with steady_traffic(mesh.web.outbounds["thumbnails"]) as counts:
+        for number in range(6):
+            mesh.apply_and_wait(credentials("aws", *next(pairs)))
+            mesh.apply_and_wait(mesh.function("thumbnails", arn=f"{ARN}{NAMES[number % 2]}"))
+    assert set(counts) == {"201"}, counts
+    mesh.apply_and_wait(mesh.function("thumbnails"))
 
 
 @pytest.mark.expected_errors("a part of the configuration cannot be built")
