@@ -121,13 +121,13 @@ def test_what_is_not_there_is_said(kube):
     kube("create", "ns", kube.namespace)
     assert 'configmaps "nope" not found' in kube.refused("get", "cm", "nope")
     assert 'meshtimeouts.kuma.io "nope" not found' in kube.refused("get", "mt", "nope")
-    assert 'doesn\'t have a resource type "pods"' in kube.refused("get", "pods")
+    assert 'doesn\'t have a resource type "gadgets"' in kube.refused("get", "gadgets")
     assert "the server could not find the requested resource" in kube.refused("get", "--raw", "/apis/nope")
     assert kube.run("get", "cm").err == f"No resources found in {kube.namespace} namespace.\n"
     kube.applied(timeout())
     refused = kube.refused("scale", "mt/slow", "--replicas=2")
     assert 'meshtimeouts.kuma.io have no "scale", they have no subresources' in refused
-    refused = kube.refused("create", "quota", "q", "--hard=pods=1")
+    refused = kube.refused("create", "priorityclass", "urgent", "--value=1")
     assert "the server could not find the requested resource" in refused
 
 
