@@ -8,6 +8,7 @@ from koguma.access.authorizer import Attempt
 from koguma.api.call import Call, answer_json
 from koguma.api.plain import PlainObjects
 from koguma.application.context import Context
+from koguma.kube.registry import KubeEndpoint
 from koguma.model.errors import NotFound
 from koguma.model.kind import Kind
 from koguma.model.schema import Json
@@ -60,7 +61,28 @@ class System:
     async def resources(self, call: Call) -> web.StreamResponse:
         """All kinds, with what a client needs to find and address their objects."""
         self._context.access.check(call.user, Attempt("get", path="/_resources"))
-        return answer_json({"resources": [self._kind(kind) for kind in self._context.kinds]})
+        custom = [self._custom(*each) for each in self._custom_versions().items()]
+        described: dict[str, Json] = {"resources": [self._kind(kind) for kind in self._context.kinds]}
+        return answer_json({**described, "customResources": custom} if custom else described)
+
+    def _custom_versions(self) -> dict[str, list[KubeEndpoint]]:
+        """The endpoints of the custom resources that are served now, by resourceID."""
+        found: dict[str, list[KubeEndpoint]] = {}
+        for endpoint in self._context.catalog.registry:
+            if endpoint.custom is not None:
+                found.setdefault(endpoint.set.id, []).append(endpoint)
+        return found
+
+    def _custom(self, resource_id: str, endpoints: list[KubeEndpoint]) -> Json:
+        """A custom resource; it has paths in the Kubernetes form alone."""
+        kind = endpoints[0].kind
+        return {
+            "name": kind.name,
+            "group": kind.group,
+            "namespaced": kind.namespaced,
+            "paths": [f"/apis/{endpoint.api_version}/{endpoint.plural}" for endpoint in endpoints],
+            **({"resourceID": resource_id} if self._resource_ids else {}),
+        }
 
     async def by_kri(self, call: Call, kri: str) -> web.StreamResponse:
         """The object of a KRI, whatever its origin; the section is ignored."""

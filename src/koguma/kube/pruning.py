@@ -4,11 +4,12 @@ Clients of Kubernetes send whatever they like, and are warned. What older server
 shown without it, so that a document that was read can be written.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from koguma.kube import namespaced_names
 from koguma.kube.custom.version import CustomVersion
+from koguma.kube.kinds import custom_definitions
 from koguma.kube.registry import KubeEndpoint
 from koguma.kube.structural import shaping
 from koguma.model import pruning
@@ -65,6 +66,8 @@ def pruned(document: Mapping[str, Json], endpoint: KubeEndpoint) -> PrunedDocume
         unknown += _unknown_in_spec(written, endpoint)
         head = {name: value for name, value in kept.items() if name in TYPE_AND_METADATA}
         kept = {**head, **spec} if kind.at_root else {**kept, "spec": spec}
+    if kind.stored_as == custom_definitions.DEFINITION.stored_as:
+        kept["spec"] = custom_definitions.with_known_schemas(kept.get("spec"), _noted(unknown))
     if kind.status is not None and "status" in kept:
         status = pruning.pruner(kind.status)(kept["status"])
         if status is not kept["status"]:
@@ -75,13 +78,18 @@ def pruned(document: Mapping[str, Json], endpoint: KubeEndpoint) -> PrunedDocume
 
 def _custom(document: Json, version: CustomVersion, unknown: list[Violation]) -> dict[str, Json]:
     """A document of a custom resource: its definition's schema says which fields exist."""
+    kept: dict[str, Json] = shaping.pruned(document, version.schema, _noted(unknown))
+    return kept
+
+
+def _noted(unknown: list[Violation]) -> Callable[[str], None]:
+    """Adds the path of a field that does not exist; of very many only the first."""
 
     def note(path: str) -> None:
         if len(unknown) < VIOLATIONS_MAX:
             unknown.append(Violation(path, "does not exist", UNKNOWN))
 
-    kept: dict[str, Json] = shaping.pruned(document, version.schema, note)
-    return kept
+    return note
 
 
 def spec_of(document: Mapping[str, Json], endpoint: KubeEndpoint) -> Json:

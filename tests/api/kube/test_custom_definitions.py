@@ -186,6 +186,28 @@ def test_an_approved_group_of_kubernetes_is_taken(definitions):
     accepted(definitions.create("widgets.approved.k8s.io", spec=spec, metadata=approved))
 
 
+def test_keywords_that_do_not_exist_are_left_out_with_a_warning(definitions):
+    schema = {**WIDGET, "requried": ["spec"], "x-other": 1}
+    spec = definition_spec(version(schema=schema), group="typos.example.com")
+    strict = definitions.create("widgets.typos.example.com", spec=spec, query={"fieldValidation": "Strict"})
+    assert failure(strict) == (400, "BadRequest")
+    assert 'unknown field "spec.versions[0].schema.openAPIV3Schema.requried"' in strict.json["message"]
+    loose = definitions.create("widgets.typos.example.com", spec=spec)
+    assert len(loose.warnings) == 2
+    assert accepted(loose)["spec"]["versions"][0]["schema"]["openAPIV3Schema"] == WIDGET
+
+
+def test_custom_resources_are_listed_beside_our_own_kinds(plane):
+    widgets = defined(plane, version("v1"), version("v2", storage=False))
+    listed = plane("GET", "/_resources").json
+    group = widgets.version.partition("/")[0]
+    found = next(each for each in listed["customResources"] if each["group"] == group)
+    ids = [plane("GET", f"/apis/{group}/{name}").json["resources"][0]["resourceID"] for name in ("v1", "v2")]
+    assert ids == [found["resourceID"]] * 2
+    assert found["paths"] == [f"/apis/{group}/v1/widgets", f"/apis/{group}/v2/widgets"]
+    assert all("group" not in each for each in listed["resources"])
+
+
 def test_what_identifies_a_definition_does_not_change(definitions, plane):
     widgets = defined(plane)
     name = f"widgets.{widgets.version.partition('/')[0]}"

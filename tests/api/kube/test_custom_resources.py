@@ -227,6 +227,23 @@ def test_a_definition_that_changes_changes_what_is_shown(plane):
     assert failure(widgets.patch("a", {"spec": {"size": 6}})) == (422, "Invalid")
 
 
+def test_a_watch_ends_when_objects_look_otherwise(plane):
+    widgets = defined(plane, version())
+    accepted(widgets.create("a", spec=SIZE))
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    with widgets.watch() as events:
+        assert events.next()["type"] == "ADDED"
+        labels = {"metadata": {"labels": {"a": "b"}}}
+        accepted(definitions_of(plane).patch(name_of(widgets), labels))
+        accepted(widgets.patch("a", {"spec": {"size": 6}}))
+        assert events.next()["type"] == "MODIFIED", "other changes of the definition do not matter"
+        accepted(
+            definitions_of(plane).patch(name_of(widgets), {"spec": {"versions": [version(schema=schema)]}})
+        )
+        event = events.next()
+        assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
+
+
 def test_versions_show_the_same_objects(plane):
     beta = version("v1beta1", storage=False, deprecated=True, deprecationWarning="use v1")
     newer = defined(plane, version("v1"), beta)

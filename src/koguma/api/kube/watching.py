@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from koguma.access.user import User
 from koguma.api.call import Call
 from koguma.api.kube import negotiation, options, status
 from koguma.api.kube.answers import Answers
@@ -104,7 +105,7 @@ class KubeWatches:
         time = asyncio.get_running_loop().time
         ends_at = time() + seconds
         bookmark_schedule = _BookmarkSchedule(time(), ends_at) if bookmarks else None
-        may_watch = partial(check, self._context, call.user, target, "watch")
+        may_watch = partial(self._check_open, call.user, target)
         try:
             with self._watches.opened(call, feed, may_watch) as watch:
                 while (now := time()) < ends_at:
@@ -125,6 +126,18 @@ class KubeWatches:
         except KogumaError as error:  # too far behind, the right is gone, or the store is unreachable
             if not feed.is_over:  # on shutdown the stream just ends, and clients watch again
                 await response.write(encoder.error(error))
+
+    def _check_open(self, user: User, target: RequestTarget) -> None:
+        """Raise unless a watch may go on: by right, and with the definition that it began with."""
+        check(self._context, user, target, "watch")
+        endpoint = target.endpoint
+        if endpoint.custom is None:
+            return
+        now = self._context.catalog.registry.find(endpoint.group, endpoint.version, endpoint.plural)
+        if now is None or now is endpoint:  # where it is gone, nothing more comes
+            return
+        if now.custom is None or not now.custom.shows_as(endpoint.custom):
+            raise Gone(f"the definition of {endpoint.qualified} has changed; list and watch again")
 
     async def _converted(self, changes: list[Change], endpoint: KubeEndpoint) -> list[Change]:
         """The changes of custom objects in the version that is watched."""

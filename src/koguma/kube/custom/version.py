@@ -50,6 +50,10 @@ class CustomVersion(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     selectable: tuple[str, ...] = ()  # simple JSON paths that field selectors may name
     deprecation: str = ""  # the warning for its users
 
+    def shows_as(self, other: "CustomVersion") -> bool:
+        """Whether objects look the same by another definition of this version."""
+        return self.schema == other.schema and self.webhook == other.webhook
+
     @cached_property
     def has_rules(self) -> bool:
         """Whether its schema has rules in CEL."""

@@ -1,7 +1,7 @@
 """CustomResourceDefinitions: kinds that users bring, each with the schemas of its versions."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from koguma.kube import field_errors, jsonpath
@@ -49,6 +49,25 @@ def clean(spec: Json) -> Json:
         filled["names"] = {**called, "singular": called.get("singular") or kind.lower()}
         filled["names"]["listKind"] = called.get("listKind") or f"{kind}List"
     return filled
+
+
+def with_known_schemas(spec: Json, unknown: Callable[[str], None]) -> Json:
+    """A spec whose schemas have known keywords only; `unknown` is told the paths of the others."""
+    versions = spec.get("versions") if isinstance(spec, dict) else None
+    if not isinstance(versions, list):
+        return spec
+    kept = [
+        _with_known_schema(version, item("spec.versions", i), unknown) for i, version in enumerate(versions)
+    ]
+    return {**spec, "versions": kept}
+
+
+def _with_known_schema(version: Json, at: str, unknown: Callable[[str], None]) -> Json:
+    schema = version.get("schema") if isinstance(version, dict) else None
+    if not isinstance(schema, dict) or "openAPIV3Schema" not in schema:
+        return version
+    known = schema_rules.known_only(schema["openAPIV3Schema"], f"{at}.schema.openAPIV3Schema", unknown)
+    return {**version, "schema": {**schema, "openAPIV3Schema": known}}
 
 
 def validate(spec: DefinitionSpec, context: ValidationContext) -> Iterator[Violation]:

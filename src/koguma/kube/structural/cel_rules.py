@@ -9,15 +9,19 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
+from google.protobuf import duration_pb2, timestamp_pb2
+
 from koguma.kube import field_errors, times
 from koguma.kube.cel import BOOL, STRING, CelError, CelProgram, compiled
 from koguma.kube.structural.words import LIST_KEYS, LIST_TYPE, MISSING, RULES, list_key, properties, values
+from koguma.model import duration
 from koguma.model.resource import is_same
 from koguma.model.schema import Json
 from koguma.model.violation import Violation, child, item
 
 LENGTH_MAX: Final = 5_000  # characters of an expression
 RULES_MAX: Final = 200  # in one schema
+EVALUATIONS_MAX: Final = 20_000  # of rules, for one object; each may go through 10,000 items
 _REASONS: Final = {
     "FieldValueInvalid": "invalid",
     "FieldValueForbidden": "forbidden",
@@ -28,6 +32,7 @@ _FIELDS: Final = ("rule", "message", "messageExpression", "reason", "fieldPath",
 _TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'')
 _OLD: Final = re.compile(r"\boldSelf\b")
 _PATH: Final = re.compile(r"(?:\.[A-Za-z_][A-Za-z0-9_-]*|\['[^']+'\])+")
+_TIMES: Final = ("date", "date-time", "datetime", "duration")
 _ESCAPES: Final = (("__", "__underscores__"), (".", "__dot__"), ("-", "__dash__"), ("/", "__slash__"))
 _RESERVED: Final = re.compile(
     r"true|false|null|in|as|break|const|continue|else|for|function|if|import|let|loop|package|namespace|return"
@@ -105,22 +110,54 @@ def _program(text: str, type_: str, *, is_optional: bool) -> CelProgram:
 
 def violations(value: Json, schema: Json, path: str = "", old: Json = MISSING) -> Iterator[Violation]:
     """The rules that a value breaks; rules about what did not change are not asked again."""
-    for rule in schema.get(RULES) or ():
-        yield from _broken(rule, value, schema, path, old)
-    before = old if isinstance(old, dict) else {}
-    if isinstance(value, dict):
+    return _RuleWalk().violations(value, schema, path, old)
+
+
+class _RuleWalk:
+    """Asks the rules of all parts of one object, and no more of them than is reasonable."""
+
+    def __init__(self) -> None:
+        self._n_asked = 0
+        self._with_rules: dict[int, bool] = {}  # by the identity of a schema, which outlives the walk
+
+    def violations(self, value: Json, schema: Json, path: str, old: Json) -> Iterator[Violation]:
+        """The rules that a value breaks, and those of its parts."""
+        for rule in schema.get(RULES) or ():
+            self._n_asked += 1
+            if self._n_asked > EVALUATIONS_MAX:
+                if self._n_asked == EVALUATIONS_MAX + 1:
+                    what = f"its rules would be evaluated more than {EVALUATIONS_MAX} times"
+                    yield field_errors.forbidden(path or "<nil>", what)
+                return
+            yield from _broken(rule, value, schema, path, old)
+        if isinstance(value, dict):
+            yield from self._fields(value, schema, path, old)
+        elif isinstance(value, list):
+            yield from self._items(value, schema, path, old)
+
+    def _fields(self, value: dict[str, Json], schema: Json, path: str, old: Json) -> Iterator[Violation]:
+        before = old if isinstance(old, dict) else {}
         named, others = properties(schema), values(schema)
         for name, field in value.items():
             field_schema = named.get(name, others)
-            if field_schema is not None and has_rules(field_schema):
-                yield from violations(field, field_schema, child(path, name), before.get(name, MISSING))
-    elif isinstance(value, list) and isinstance(schema.get("items"), dict) and has_rules(schema["items"]):
-        items, keys = schema["items"], schema.get(LIST_KEYS) or []
+            if field_schema is not None and self._has_rules(field_schema):
+                yield from self.violations(field, field_schema, child(path, name), before.get(name, MISSING))
+
+    def _items(self, value: list[Json], schema: Json, path: str, old: Json) -> Iterator[Violation]:
+        items, keys = schema.get("items"), schema.get(LIST_KEYS) or []
+        if not isinstance(items, dict) or not self._has_rules(items):
+            return
         is_map = schema.get(LIST_TYPE) == "map" and isinstance(old, list)
         replaced = {list_key(each, keys, items): each for each in old} if is_map else {}
         for index, each in enumerate(value):
             was = replaced.get(list_key(each, keys, items), MISSING) if is_map else MISSING
-            yield from violations(each, items, item(path, index), was)
+            yield from self.violations(each, items, item(path, index), was)
+
+    def _has_rules(self, schema: Json) -> bool:
+        known = self._with_rules.get(id(schema))
+        if known is None:
+            known = self._with_rules[id(schema)] = has_rules(schema)
+        return known
 
 
 def has_rules(schema: Json) -> bool:
@@ -199,13 +236,27 @@ def cel_value(value: Json, schema: Json) -> Json:
     if isinstance(value, list):
         items = schema.get("items") if isinstance(schema.get("items"), dict) else {}
         return [cel_value(each, items) for each in value]
-    if isinstance(value, str) and schema.get("format") in ("date-time", "datetime"):
-        return times.read(value.upper()) or value
+    if isinstance(value, str) and schema.get("format") in _TIMES:
+        return _time(value, schema["format"])
     if isinstance(value, float) and schema.get("type") == "integer":
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool) and schema.get("type") == "number":
         return float(value)
     return value
+
+
+def _time(text: str, format_: str) -> Json:
+    """A moment or a span as the library has it; the text where it is none."""
+    if format_ == "duration":
+        return (
+            duration_pb2.Duration(seconds=int(duration.seconds(text))) if duration.is_duration(text) else text
+        )
+    moment = times.read(f"{text}T00:00:00Z" if format_ == "date" else text.upper())
+    if moment is None:
+        return text
+    read = timestamp_pb2.Timestamp()
+    read.FromDatetime(moment)
+    return read
 
 
 def _below(schema: Json, path: str) -> Json | None:

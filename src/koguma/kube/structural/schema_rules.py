@@ -4,7 +4,7 @@ Each part of an object has one type, and conditions (`allOf`, `anyOf`, `oneOf`, 
 described outside of them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import re2
@@ -23,7 +23,7 @@ from koguma.kube.structural.words import (
     properties,
     values,
 )
-from koguma.model.schema import UNKNOWN, Json, json_type
+from koguma.model.schema import Json, json_type
 from koguma.model.violation import Violation, item
 
 DEPTH_MAX: Final = 60
@@ -76,7 +76,7 @@ def violations(schema: Json, path: str) -> Iterator[Violation]:
     """Why a schema is not structural; what is found wrong in its form hides what follows from it."""
     malformed = list(_form(schema, path, 0))
     yield from malformed
-    if any(each.rule != UNKNOWN for each in malformed):
+    if malformed:
         return
     kind = schema.get("type")
     if not kind:
@@ -93,6 +93,26 @@ def violations(schema: Json, path: str) -> Iterator[Violation]:
         yield from cel_rules.schema_violations(schema, path)
 
 
+def known_only(schema: Json, path: str, unknown: Callable[[str], None]) -> Json:
+    """A schema without keywords that do not exist."""
+    if not isinstance(schema, dict):
+        return schema
+    kept: dict[str, Json] = {}
+    for name, value in schema.items():
+        at = f"{path}.{name}"
+        if name not in _KNOWN:
+            unknown(at)
+        elif name == "properties" and isinstance(value, dict):
+            kept[name] = {key: known_only(field, f"{at}[{key}]", unknown) for key, field in value.items()}
+        elif name in JUNCTIONS and isinstance(value, list):
+            kept[name] = [known_only(part, item(at, index), unknown) for index, part in enumerate(value)]
+        elif name in ("items", "additionalProperties", "not"):
+            kept[name] = known_only(value, at, unknown)
+        else:
+            kept[name] = value
+    return kept
+
+
 def _form(schema: Json, path: str, depth: int) -> Iterator[Violation]:
     """What is no schema at all."""
     if not isinstance(schema, dict):
@@ -103,9 +123,7 @@ def _form(schema: Json, path: str, depth: int) -> Iterator[Violation]:
         return
     for name, value in schema.items():
         at = f"{path}.{name}"
-        if name not in _KNOWN:
-            yield Violation(at, f'unknown field "{name}"', UNKNOWN)
-        elif name in _FORBIDDEN and value is not None:
+        if name in _FORBIDDEN and value is not None:
             yield field_errors.forbidden(at, f"{name} is not supported")
         elif value is not None:
             yield from _keyword(name, value, at, depth)
