@@ -1,7 +1,10 @@
 """Zone proxies and the control plane: who is let in as an egress, what is registered, and what is shown."""
 
 import base64
+import http.client
 import json
+import ssl
+from contextlib import closing
 
 import pytest
 
@@ -208,3 +211,69 @@ def test_a_reader_of_egresses_sees_no_policies_of_other_meshes(serving):
         shown = serving("GET", "/_proxies", Impersonate_User=user).json["items"]
         assert all(each["kind"] == "ZoneEgress" for each in shown)
         assert bool(shown) is (user == "eve")
+
+
+def ask_bootstrap(plane, path="/bootstrap", token="", **fields):
+    """A request of Kuma's agent for a zone egress."""
+    body = {
+        "mesh": "default",  # of a flag that its user did not give
+        "name": "kuma-1",
+        "proxyType": "egress",
+        "dataplaneToken": token,
+        "dataplaneResource": json.dumps({**egress("kuma-1"), "mesh": "default"}),
+        "version": {"kumaDp": {"version": "2.13.0"}, "envoy": {"version": "1.40.0"}},
+        "caCert": "",
+        "features": ["feature-tcp-accesslog-via-named-pipe", "feature-readiness-unix-socket"],
+        "workdir": "/run/kuma-1",
+        **fields,
+    }
+    trusted = ssl.create_default_context(cafile=str(plane.data_dir / "ca.pem"))
+    connection = http.client.HTTPSConnection(
+        "localhost", plane.plane.ports["dp"], timeout=20, context=trusted
+    )
+    with closing(connection):
+        headers = {"Accept": "application/json", "Authorization": token}
+        connection.request("POST", path, json.dumps(body), headers)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+
+
+def test_kumas_agent_gets_a_bootstrap_for_an_egress(plane):
+    status, text = ask_bootstrap(plane, token=zone_token(plane))
+    assert status == 200, text
+    bootstrap = json.loads(base64.b64decode(json.loads(text)["bootstrap"]))
+    assert (bootstrap["node"]["id"], bootstrap["node"]["cluster"]) == (".kuma-1", "egress")
+    metadata = bootstrap["node"]["metadata"]
+    assert metadata["dataplane.proxyType"] == "egress"
+    assert json.loads(metadata["dataplane.resource"]) == egress("kuma-1")
+    assert metadata["dataplane.admin.port"] == "9901"
+    assert "hds_config" not in bootstrap
+    assert stored(plane, "kuma-1") is None, "it is registered when it connects"
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "text"),
+    [
+        ({"token": ""}, 422, "a zone proxy needs a zone token"),
+        ({"token": "rubbish"}, 401, "authentication failed: could not parse token"),
+        ({"proxyType": "ingress"}, 422, 'proxyType: "ingress" is not served; there are dataplane, egress'),
+        ({"dataplaneResource": "{}"}, 422, 'name: is "", and the proxy asked as "kuma-1"'),
+        ({"dataplaneResource": json.dumps(dataplane("kuma-1"))}, 422, 'type: is "Dataplane", and the proxy'),
+        ({"dataplaneResource": json.dumps(egress("kuma-1", port=70000))}, 422, "networking.port"),
+        ({"dataplaneResource": ""}, 404, ""),
+    ],
+)
+def test_a_request_that_is_wrong_is_refused_with_the_reason(plane, fields, status, text):
+    answer = ask_bootstrap(plane, **{"token": zone_token(plane), **fields})
+    assert answer[0] == status
+    assert text in answer[1]
+
+
+def test_an_egress_says_farewell_with_its_token_only(plane):
+    connection = bring(plane, "kuma-1")
+    for token, status in (("", 401), (web_token(plane), 401), (zone_token(plane, scope=["ingress"]), 403)):
+        assert ask_bootstrap(plane, "/deregister", token)[0] == status
+    assert stored(plane, "kuma-1") is not None
+    assert ask_bootstrap(plane, "/deregister", zone_token(plane))[0] == 204
+    assert stored(plane, "kuma-1") is None
+    plane.run(connection.close())

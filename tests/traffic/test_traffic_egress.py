@@ -18,6 +18,7 @@ from egress_mesh import API, API_SNI, DB, GUEST, WEB, EgressMesh, started
 from tests import build
 from tests.core.external_servers import AUTHORITY, made
 from tests.live_mesh import Echo, echoed_bytes, steady_traffic
+from tests.ports import free_port
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -134,6 +135,16 @@ def test_a_second_egress_takes_over_and_a_drained_one_fails_no_request(usual: Eg
         until(lambda: other.stats(f"^{stat}$").get(stat, 0) > 0, "the second egress is used")
         assert other.stop() == 0
     assert set(counts) == {"200"}, counts
+
+
+def test_an_egress_that_cannot_be_reached_is_left_out(usual: EgressMesh):
+    dead = {"type": "ZoneEgress", "name": "dead", "networking": {"address": "127.0.0.1", "port": free_port()}}
+    assert usual.request("PUT", "/zoneegresses/dead", dead).status in (200, 201)
+    until(lambda: usual.web.call(API).status == 503, "it is called")
+    try:
+        until(lambda: {usual.web.call(API).status for _ in range(20)} == {200}, "it is left out")
+    finally:
+        assert usual.request("DELETE", "/zoneegresses/dead").status in (200, 204)
 
 
 @pytest.mark.expected_errors("Envoy was ended by SIGKILL")

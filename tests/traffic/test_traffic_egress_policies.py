@@ -71,7 +71,7 @@ def test_outlier_detection_ejects_the_real_endpoint_where_it_is_called(mesh: Egr
     detection = {"interval": "100ms", "baseEjectionTime": "1s", "detectors": detectors}
     mesh.apply_only(policy("MeshCircuitBreaker", {"outlierDetection": detection}))
     caller = mesh.out if mesh.layout == "egress" else mesh.web
-    stat = f"{CLUSTER}.outlier_detection.ejections_enforced_total"
+    stat = f"{CLUSTER}.outlier_detection.ejections_enforced_consecutive_5xx"
     before = caller.stats(f"^{stat}$").get(stat, 0)
     statuses = [mesh.web.call(API, path="/status/500").status for _ in range(6)]
     assert statuses[:3] == [500] * 3

@@ -232,6 +232,23 @@ _OF_ENDPOINTS: Final = frozenset(
 )
 
 
+# An egress that cannot be reached is left out for a while; one that forwards errors from outside is not.
+_EGRESS_THAT_FAILS: Final[Data] = {
+    "outlier_detection": {
+        "split_external_local_origin_errors": True,
+        "consecutive_local_origin_failure": 2,
+        "enforcing_consecutive_local_origin_failure": 100,
+        "enforcing_local_origin_success_rate": 0,
+        "enforcing_consecutive_5xx": 0,
+        "enforcing_consecutive_gateway_failure": 0,
+        "enforcing_success_rate": 0,
+        "interval": "1s",
+        "base_ejection_time": "5s",
+        "max_ejection_percent": 100,  # where all fail, Envoy tries all the same (panic)
+    }
+}
+
+
 def _through_egress(db: Db, spec: ClusterSpec, name: str) -> tuple[XdsResource | Failure, ...]:
     """The cluster of an external service whose calls leave through a zone egress."""
     problem = external.problem(db, spec.destination, spec.section)
@@ -239,7 +256,7 @@ def _through_egress(db: Db, spec: ClusterSpec, name: str) -> tuple[XdsResource |
         problem = NO_SERVER_NAME
     if problem:
         return (Failure(CLUSTER, name, problem, str(spec.destination)),)
-    skeleton = {"cluster": _skeleton(name, ()), "http_options": _HTTP2}
+    skeleton = {"cluster": {**_skeleton(name, ()), **_EGRESS_THAT_FAILS}, "http_options": _HTTP2}
     parts = overlay_merge.with_overlays(skeleton, map(_of_client, spec.overlays.overlays))
     port = world.port(db, spec.destination, spec.section)
     is_http = port is not None and port.protocol in world.HTTP_PROTOCOLS
