@@ -267,14 +267,14 @@ def test_a_plugin_that_is_not_installed_is_reported_wherever_people_look(mesh: E
 @pytest.mark.expected_errors("a part of the configuration cannot be built")
 def test_calls_go_on_when_a_control_plane_comes_back_without_the_package(mesh: ExampleMesh):
     path = mesh.environment.pop("PYTHONPATH")
-    mesh.control_plane.stop()
+    mesh.control_plane.kill()
     mesh.start_control_plane()
     until(lambda: "web" in mesh.proxies(), "the proxy is back")
     mesh.wait_until_synced()
     assert mesh.given() == "second key"
     assert "KG019" in mesh.koguma("lint", "--live", check=False).stdout
     mesh.environment["PYTHONPATH"] = path
-    mesh.control_plane.stop()
+    mesh.control_plane.kill()
     mesh.start_control_plane()
     until(lambda: "web" in mesh.proxies(), "the proxy is back")
     mesh.apply(key("third key"))

@@ -1,12 +1,15 @@
 """What plugins make of external services: ours, and those of others, whose mistakes stay their own."""
 
 import itertools
+import textwrap
 from typing import Annotated, Any
 
+import building
 import pytest
 
 from koguma.core import pipeline
-from koguma.core.build import encoding, external
+from koguma.core.build import encoding, external, snapshot
+from koguma.core.build.network import NodeMetadata
 from koguma.core.incremental import Db
 from koguma.envoy import external as envoy
 from koguma.envoy import proto_json
@@ -213,3 +216,34 @@ def test_a_plugin_that_speaks_only_http_takes_no_connections():
         assert external.takes_connections(db, key, "80") is takes
     db, key = other_db(proper)
     assert external.takes_connections(db, key, "no such port")
+
+
+def test_calls_of_domains_and_addresses_reach_a_plugin_as_those_of_its_name_do():
+    mesh = f"""
+    type: Mesh
+    name: default
+    ---
+    type: Dataplane
+    mesh: default
+    name: web
+    networking:
+      address: 127.0.0.2
+      inbound: [{{port: 21080, tags: {{kuma.io/service: web}}}}]
+      transparentProxying: {{redirectPortInbound: 15006, redirectPortOutbound: 15001}}
+    ---
+    type: MeshExternalService
+    name: fn
+    mesh: default
+    spec:
+      match:
+        - {{type: Domain, value: fn.example.com, port: 80, protocol: http}}
+        - {{type: IP, value: 10.9.9.9, port: 80, protocol: http}}
+      destination: {{type: Extension, extension: {{type: Lambda, config: {{arn: "{ARN}"}}}}}}
+    """
+    db = building.database(building.objects(textwrap.dedent(mesh)), {"web": NodeMetadata()})
+    made = snapshot.of(db, building.proxy(db, "web"))
+    assert made.failures == ()
+    cluster = "kri_extsvc_default_east__fn_80"
+    leading = [each for each in map(str, map(building.decoded, made)) if f"'cluster': '{cluster}'" in each]
+    assert len(leading) == 2
+    assert all("'request_body_buffer_limit': '6291456'" in routes for routes in leading)
