@@ -73,5 +73,10 @@ def test_apply_prunes_what_is_no_longer_there(kube):
     assert "meshservice.kuma.io/backend pruned" in printed
 
 
-def test_a_mistyped_kind_is_named(kube):
+def test_a_mistyped_kind_is_the_only_thing_that_is_wrong(kube):
     assert 'the server doesn\'t have a resource type "meshtimeotus"' in kube.refused("get", "meshtimeotus")
+    wrong = {**config_map("a"), "kind": "ConfigMaps"}
+    refused = kube.refused("apply", "-f", "-", stdin=json.dumps(wrong))
+    assert 'no matches for kind "ConfigMaps" in version "v1"' in refused
+    refused = kube.refused("apply", "--dry-run=server", "-f", "-", stdin=json.dumps(wrong))
+    assert 'no matches for kind "ConfigMaps" in version "v1"' in refused

@@ -3,17 +3,20 @@
 Writers of one object that arrive together would otherwise plan on the same revision. One of them is first,
 all others plan again, and so on: work that grows with the square of their number, until the last ones give
 up. Writers of other control planes are no part of this queue; they are met by compare-and-swap.
+
+Turns save work and are no lock: whoever waits for long goes on without one. So a webhook that writes the very
+object about which it is asked, or one that is slow, holds nobody up for ever.
 """
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from koguma.model.errors import Unavailable
 
 WAITING_MAX: Final = 1_000  # writers of one object
-WAIT_SECONDS_MAX: Final = 15.0
+WAIT_SECONDS_MAX: Final = 5.0
 
 
 ObjectName = tuple[str, ...]  # of an object that is there or will be, the same for all writers of one form
@@ -43,31 +46,23 @@ class WriteQueue:
 
     @asynccontextmanager
     async def turn(self, *name: str) -> AsyncIterator[None]:
-        """Wait for the turn to write an object, and hold it."""
+        """Wait for the turn to write an object, and hold it; go on without it where that takes too long."""
         turns = self._turns.setdefault(name, _Turns())
         if turns.n_writers > self._waiting_max:
             raise Unavailable(f"too many writes of {_shown(name)} wait; nothing was written: retry later")
         turns.n_writers += 1
+        has_turn = False
         try:
-            await self._acquire(turns.lock, name)
-            try:
-                yield
-            finally:
-                turns.lock.release()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._wait_seconds_max):
+                    has_turn = await turns.lock.acquire()
+            yield
         finally:
+            if has_turn:
+                turns.lock.release()
             turns.n_writers -= 1
             if not turns.n_writers:
                 del self._turns[name]
-
-    async def _acquire(self, lock: asyncio.Lock, name: ObjectName) -> None:
-        try:
-            async with asyncio.timeout(self._wait_seconds_max):
-                await lock.acquire()
-        except TimeoutError:
-            seconds = f"{self._wait_seconds_max:g} s"
-            raise Unavailable(
-                f"other writes of {_shown(name)} took more than {seconds}; nothing was written: retry later"
-            ) from None
 
 
 def _shown(name: ObjectName) -> str:
