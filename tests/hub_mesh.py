@@ -41,6 +41,29 @@ class HubMesh(LiveMesh):
         environment = [f"{name}={self.environment[name]}" for name in ("KOGUMA_ADDRESS", "KOGUMA_DATA_DIR")]
         return self._hub.run("env", *environment, KOGUMA, *words, check=False).stdout
 
+    def egress_on_hub(self) -> Sidecar:
+        """Run a zone egress on hub."""
+        answer = self.request("POST", "/tokens/zone", {"zone": "default", "scope": ["egress"]})
+        home = self._network.home(0)
+        (home / "token").touch(0o600)
+        (home / "token").write_text(answer.text)
+        words = (
+            *("--proxy-type", "egress", "--name", "egress-1", "--address", HUB, "--port", "10002"),
+            *(
+                "--cp-address",
+                f"https://{HUB}:{self.dp}",
+                "--ca-cert-file",
+                str(self.directory / "cp" / "ca.pem"),
+            ),
+            *("--dataplane-token-file", str(home / "token"), "--workdir", str(home / "w")),
+            *("--concurrency", "1", "--drain-time", "1s"),
+        )
+        command = self._hub.within(KOGUMA, "dp", "run", *words)
+        egress = self._network.start_process("egress-1", command, self.environment, Sidecar)
+        egress.workdir = home / "w"
+        egress.wait_for_output("is ready")
+        return egress
+
     def proxy(
         self, machine: Namespace, name: str, *flags: str, uid: int = PROXY, transparent: bool = True
     ) -> Sidecar:

@@ -24,6 +24,11 @@ class Case(NamedTuple):
         return f"{self.match}-{self.destination}-{self.protocol}".lower()
 
     @property
+    def kri(self) -> str:
+        """Of its cluster."""
+        return f"kri_extsvc_default_default__{self.name}_{self.port}"
+
+    @property
     def host(self) -> str:
         """What a program names; nothing where it has an address only."""
         if self.match in ("InternalVIP", "Domain", "wildcard"):

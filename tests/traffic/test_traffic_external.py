@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import build
 from tests.hub_mesh import HUB
 from tests.traffic import outside_machines
-from tests.traffic.outside_machines import CERTIFIED, Machines, certified_port
+from tests.traffic.outside_machines import CERTIFIED, CLOSED, Machines, certified_port
 from tests.traffic.outside_table import CA, ILLEGAL, LEGAL, NOWHERE, external_service
 from tests.waiting import until
 
@@ -30,9 +31,8 @@ def test_every_legal_match_destination_and_protocol_carries_traffic(machines: Ma
     }
     assert shown == {case.name: case.answered_by for case in LEGAL}
     used = machines.proxy.stats(r"^cluster\.kri_extsvc_.*\.upstream_cx_total$")
-    names = [f"kri_extsvc_default_default__{case.name}_{case.port}" for case in LEGAL]
-    stats = {f"cluster.{name}.upstream_cx_total" for name in names}
-    assert {name for name, count in used.items() if count} == stats, "one cluster per port, named by KRI"
+    clusters = {name.split(".")[1] for name, count in used.items() if count}
+    assert clusters == {case.kri for case in LEGAL}, "one cluster per port"
 
 
 @pytest.mark.expected_errors("would be this very listener")
@@ -56,6 +56,32 @@ def test_without_redirection_services_with_endpoints_are_called_on_ports_of_the_
     (failure,) = machines.mesh.proxies()["explicit-1"]["failures"]
     assert "give the destination type Regular and endpoints" in failure["text"]
     proxy.stop()
+
+
+def test_the_same_holds_through_a_zone_egress(machines: Machines):
+    machines.mesh.apply({"type": "Mesh", "name": "default", **CLOSED, "mtls": build.builtin_mtls()})
+    machines.mesh.apply(build.allow_all("everybody"))
+    egress = machines.mesh.egress_on_hub()
+    machines.mesh.apply_only(*(case.service for case in LEGAL))
+    routed = {"mtls": build.builtin_mtls(), "routing": {"zoneEgress": True}}
+    machines.mesh.apply_and_wait({"type": "Mesh", "name": "default", **CLOSED, **routed})
+    answers = machines.calls(*(case.call for case in LEGAL))
+    shown = {
+        case.name: answer.get("server") if isinstance(answer, dict) else answer
+        for case, answer in zip(LEGAL, answers, strict=True)
+    }
+    assert shown == {case.name: case.answered_by for case in LEGAL}
+    used = egress.stats(r"^cluster\.kri_extsvc_.*\.upstream_cx_total$")
+    carried = {case.kri for case in LEGAL if case.destination != "passthrough"}
+    assert {name.split(".")[1] for name, count in used.items() if count} == carried
+    (kept,) = [
+        answer["headers"]["host"]
+        for case, answer in zip(LEGAL, answers, strict=True)
+        if case.name == "domain-regular-http"
+    ]
+    assert kept == "domain-regular-http.outside.test"
+    machines.mesh.apply_and_wait({"type": "Mesh", "name": "default", **CLOSED})
+    egress.stop()
 
 
 def test_what_is_illegal_is_refused_with_the_path_of_the_field(machines: Machines):

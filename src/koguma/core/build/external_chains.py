@@ -7,7 +7,7 @@ policies.
 from collections.abc import Iterable, Iterator
 
 from koguma.core import external_matches, items, world
-from koguma.core.build import backends, external, logs, outbound_listeners, overlay_merge
+from koguma.core.build import backends, external, logs, outbound_listeners, outbound_routes, overlay_merge
 from koguma.core.build.backends import OriginalDestination
 from koguma.core.build.outbound_listeners import ListenerSpec, PortHandling
 from koguma.core.build.redirected_chains import ChainMatch, ChainTarget
@@ -41,7 +41,11 @@ def _target(db: Db, spec: ListenerSpec, handling: PortHandling) -> ChainTarget:
     http = logs.with_logs(overlay_merge.with_overlays({"hcm": {}}, spec.overlays.overlays), route_overlays)
     own, routes = handling.name, handling.routes
     if not external.has_domains(db, spec.destination):
-        routes = tuple(each if _cluster(each) != own else _unchanged(each) for each in routes)
+        # The program has named an existing host. Only at a virtual address, the name of which is made up, the
+        # address of the endpoint is better than that.
+        routes = tuple(
+            outbound_routes.with_own_host(route) if _cluster(route) == own else route for route in routes
+        )
     return ChainTarget(own, {}, routes, needs, http, is_service=True)
 
 
@@ -56,15 +60,4 @@ def _connection_routes(db: Db, spec: ListenerSpec) -> list[Data]:
     original = OriginalDestination(spec.destination, spec.section, is_http=False, subset=spec.subset)
     split, _ = backends.split(db, conf.get("backendRefs"), origin, original)
     routes = envoy_routes.routes(names.ROUTE_DEFAULT, {}, [], split, lambda _ref: None)
-    return [_unchanged(route) for route in routes]
-
-
-def _unchanged(route: Data) -> Data:
-    """A route that leaves the host of requests as it is: the program has named an existing one.
-
-    At a virtual address, the name of which we made up, it becomes the endpoint's.
-    """
-    action = {
-        name: value for name, value in (route.get("route") or {}).items() if name != "auto_host_rewrite"
-    }
-    return {**route, "route": action} if action else route
+    return [outbound_routes.with_own_host(route) for route in routes]

@@ -96,9 +96,27 @@ def _to_egress(route: Data) -> Data:
     if "host_rewrite_literal" not in route["route"]:
         removed = [*(route.get("request_headers_to_remove") or ()), names.EGRESS_HOST]
         return {**route, "request_headers_to_remove": removed}
+    return _with_host_kept(route)
+
+
+def _with_host_kept(route: Data) -> Data:
     header = {"key": names.EGRESS_HOST, "value": names.EGRESS_HOST_KEPT}
     added = {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
     return {**route, "request_headers_to_add": [*(route.get("request_headers_to_add") or ()), added]}
+
+
+def with_own_host(route: Data) -> Data:
+    """A route that leaves the host of requests as it is, also where a zone egress carries them."""
+    if "route" not in route:
+        return route
+    action = {name: value for name, value in route["route"].items() if name != "auto_host_rewrite"}
+    route = {**route, "route": action}
+    removed = route.get("request_headers_to_remove") or ()
+    if names.EGRESS_HOST not in removed:
+        return route
+    kept = [name for name in removed if name != names.EGRESS_HOST]
+    rest = {name: value for name, value in route.items() if name != "request_headers_to_remove"}
+    return _with_host_kept({**rest, "request_headers_to_remove": kept} if kept else rest)
 
 
 def _with_overlays(route: Data, policy_overlays: PolicyOverlays) -> Data:
