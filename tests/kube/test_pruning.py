@@ -58,6 +58,15 @@ def test_an_older_spelling_beside_an_unknown_field_is_kept():
     assert pruning.stored_spec(kind, spec) == {"targetRef": {"kind": "MeshSubset", "tags": {"a": "b"}}}
 
 
+def test_one_item_in_place_of_a_list_is_pruned_too():
+    kind = all_kinds()["MeshHTTPRoute"]
+    rule = {"matches": {"path": {"type": "Exact", "value": "/", "colour": "red"}}, "default": {}}
+    spec = {"to": [{"targetRef": {"kind": "MeshService", "name": "a"}, "rules": [rule]}]}
+    assert unknown_paths(kind, spec) == ["to[0].rules[0].matches[0].path.colour"]
+    assert unknown_paths(kind, pruning.stored_spec(kind, spec)) == []
+    assert pruning.stored_spec(kind, spec) is not spec
+
+
 class Tree(Spec):
     """A type that contains itself."""
 
@@ -114,3 +123,11 @@ def test_a_kind_without_a_spec_is_pruned_at_its_root():
     pruned = pruning.pruned({"kind": "ConfigMap", "data": {"a": "b"}, "status": {"kopf": {}}}, CONFIG_MAP)
     assert pruned.document == {"kind": "ConfigMap", "data": {"a": "b"}}
     assert [violation.field for violation in pruned.unknown] == ["status"]
+
+
+def test_words_of_another_version_are_unknown_in_this_one():
+    events = CATALOG.registry.of_kind("events.k8s.io/v1", "Event")
+    document = {"note": "it happened", "message": "in older words", "regarding": {"name": "a", "x": 1}}
+    pruned = pruning.pruned(document, events)
+    assert pruned.document == {"note": "it happened", "regarding": {"name": "a"}}
+    assert sorted(violation.field for violation in pruned.unknown) == ["message", "regarding.x"]

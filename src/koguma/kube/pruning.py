@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from koguma.kube import namespaced_names
 from koguma.kube.custom.version import CustomVersion
-from koguma.kube.kinds import custom_definitions
+from koguma.kube.kinds import ALIAS_KINDS, custom_definitions
 from koguma.kube.registry import KubeEndpoint
 from koguma.kube.structural import shaping
 from koguma.model import pruning
@@ -106,13 +106,20 @@ def stored_spec(kind: Kind, spec: Json) -> Json:
     Our kinds have older names for some fields. `Kind.clean` knows them, so that it comes first. Kubernetes'
     own kinds have none, and their `clean` would add fields that nobody wrote.
     """
-    written = spec if namespaced_names.is_native(kind) else kind.clean(spec)
-    known = pruning.pruner(kind.spec)(written)
+    prune = pruning.pruner(kind.spec)
+    known = prune(spec)
+    if known is spec or namespaced_names.is_native(kind):
+        return known
+    written = kind.clean(spec)
+    known = prune(written)
     return spec if known is written else known
 
 
 def _spec(spec: Json, endpoint: KubeEndpoint) -> Json:
     """A spec in the endpoint's version. One that the version does not take is refused as it is."""
+    alias = _alias(endpoint)
+    if alias is not None:
+        return pruning.pruner(alias.spec)(spec)
     written = endpoint.conversion.to_storage(spec)
     known = stored_spec(endpoint.kind, written)
     if known is written or any(endpoint.conversion.refusals(spec)):
@@ -120,8 +127,15 @@ def _spec(spec: Json, endpoint: KubeEndpoint) -> Json:
     return endpoint.conversion.from_storage(known)
 
 
+def _alias(endpoint: KubeEndpoint) -> Kind | None:
+    """The kind that describes an endpoint whose version has words of its own."""
+    return ALIAS_KINDS.get((endpoint.api_version, endpoint.kind_name))
+
+
 def _unknown_in_spec(spec: Json, endpoint: KubeEndpoint) -> Iterator[Violation]:
-    kind = endpoint.kind
+    kind, alias = endpoint.kind, _alias(endpoint)
+    if alias is not None:
+        return _unknown(alias.checker(spec))
     written = kind.clean(endpoint.conversion.to_storage(spec))
     violations = kind.checker(written, "" if kind.at_root else "spec")
     return endpoint.conversion.relocated(_unknown(violations))

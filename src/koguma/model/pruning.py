@@ -53,7 +53,7 @@ def _of_struct(cls: type[msgspec.Struct]) -> Prune:
 
     def prune(value: Json) -> Json:
         nonlocal inner
-        if not isinstance(value, Mapping):
+        if not _is_object(value):
             return value
         if inner is None:
             inner = [(field.encode_name, p) for field in info.fields if (p := _of(field.type)) is not None]
@@ -75,7 +75,7 @@ def _of_list(prune_item: Prune | None) -> Prune | None:
 
     def prune(value: Json) -> Json:
         if not isinstance(value, list | tuple):
-            return value
+            return prune_item(value) if _is_object(value) else value  # some kinds take one item for a list
         items = [prune_item(part) for part in value]
         return value if _is_same(items, value) else items
 
@@ -87,7 +87,7 @@ def _of_map(prune_value: Prune | None) -> Prune | None:
         return None
 
     def prune(value: Json) -> Json:
-        if not isinstance(value, Mapping):
+        if not _is_object(value):
             return value
         entries = {name: prune_value(part) for name, part in value.items()}
         return value if _is_same(entries.values(), value.values()) else entries
@@ -107,6 +107,10 @@ def _of_union(types: Iterable[shape.Type]) -> Prune | None:
         return value
 
     return prune
+
+
+def _is_object(value: Json) -> bool:
+    return type(value) is dict or isinstance(value, Mapping)  # the first is ten times as fast
 
 
 def _is_same(after: Iterable[Json], before: Iterable[Json]) -> bool:
