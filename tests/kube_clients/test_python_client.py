@@ -527,3 +527,72 @@ def test_a_deleted_namespace_does_not_come_back_by_another_control_plane(api, ot
 
 def names(found):
     return [each.metadata.name for each in found.items]
+
+
+# Custom resources.
+
+
+def test_a_custom_resource_is_defined_and_used(api, other_api, namespace, tmp_path):
+    group = f"{namespace}.example.com"
+    definitions = client.ApiextensionsV1Api(api)
+    schema = client.V1JSONSchemaProps(
+        type="object",
+        properties={
+            "spec": client.V1JSONSchemaProps(
+                type="object",
+                properties={
+                    "size": client.V1JSONSchemaProps(type="integer", minimum=1),
+                    "color": client.V1JSONSchemaProps(type="string", default="red"),
+                },
+            )
+        },
+    )
+    versions = [
+        client.V1CustomResourceDefinitionVersion(
+            name=name,
+            served=True,
+            storage=name == "v1",
+            schema=client.V1CustomResourceValidation(open_apiv3_schema=schema),
+        )
+        for name in ("v1", "v1beta1")
+    ]
+    names = client.V1CustomResourceDefinitionNames(kind="Widget", plural="widgets")
+    spec = client.V1CustomResourceDefinitionSpec(
+        group=group, names=names, scope="Namespaced", versions=versions
+    )
+    definition = client.V1CustomResourceDefinition(metadata=meta(f"widgets.{group}"), spec=spec)
+    made = definitions.create_custom_resource_definition(definition)
+    assert {each.type: each.status for each in made.status.conditions}["Established"] == "True"
+    dynamic = DynamicClient(api, cache_file=str(tmp_path / "discovery.json"))
+    widgets, older = (
+        dynamic.resources.get(api_version=f"{group}/{name}", kind="Widget") for name in ("v1", "v1beta1")
+    )
+    assert widgets.extra_args["resourceID"] == older.extra_args["resourceID"]
+    document = {"apiVersion": f"{group}/v1", "kind": "Widget", "metadata": {"name": "a"}, "spec": {"size": 5}}
+    created = widgets.create(document, namespace=namespace)
+    assert created.spec.color == "red"
+    assert older.get(name="a", namespace=namespace).apiVersion == f"{group}/v1beta1"
+    with pytest.raises(UnprocessibleEntityError):
+        widgets.patch({"spec": {"size": 0}}, name="a", namespace=namespace, content_type=MERGE)
+    objects = client.CustomObjectsApi(other_api)
+    where = (group, "v1", namespace, "widgets")
+    until(lambda: _is_served(objects, where))
+    begin = objects.list_namespaced_custom_object(*where)["metadata"]["resourceVersion"]
+    widgets.patch({"spec": {"size": 6}}, name="a", namespace=namespace, content_type=MERGE)
+    changes = watch.Watch().stream(
+        objects.list_namespaced_custom_object, *where, resource_version=begin, timeout_seconds=20
+    )
+    with closing(changes):
+        event = next(changes)
+    assert (event["type"], event["object"]["spec"]["size"]) == ("MODIFIED", 6)
+    definitions.delete_custom_resource_definition(f"widgets.{group}")
+    until(lambda: not _is_served(objects, where))
+
+
+def _is_served(objects, where):
+    try:
+        return bool(objects.list_namespaced_custom_object(*where)["items"])
+    except ApiException as error:
+        if error.status != 404:
+            raise
+        return False

@@ -15,7 +15,7 @@ from koguma.kube.kinds.custom_definition_types import (
     DefinitionVersion,
     DefinitionWebhookClient,
 )
-from koguma.kube.structural import schema_rules
+from koguma.kube.structural import schema_form, schema_rules
 from koguma.kube.structural.words import properties
 from koguma.model import names
 from koguma.model.kind import Column, Kind, Scope, ValidationContext
@@ -66,7 +66,7 @@ def _with_known_schema(version: Json, at: str, unknown: Callable[[str], None]) -
     schema = version.get("schema") if isinstance(version, dict) else None
     if not isinstance(schema, dict) or "openAPIV3Schema" not in schema:
         return version
-    known = schema_rules.known_only(schema["openAPIV3Schema"], f"{at}.schema.openAPIV3Schema", unknown)
+    known = schema_form.known_only(schema["openAPIV3Schema"], f"{at}.schema.openAPIV3Schema", unknown)
     return {**version, "schema": {**schema, "openAPIV3Schema": known}}
 
 
