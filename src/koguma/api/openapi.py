@@ -6,8 +6,8 @@ from typing import Final
 import msgspec
 
 from koguma import __version__
-from koguma.api import parameters, watch
-from koguma.api.call import JSON
+from koguma.api import openapi_system, parameters, watch
+from koguma.api.openapi_parts import answer, content, errors
 from koguma.identity.proxy_types import EGRESS
 from koguma.model import forms, json_patch
 from koguma.model.kind import Kind, Kinds
@@ -98,7 +98,7 @@ def document(kinds: Kinds) -> Json:
 
 def _paths(kinds: Kinds) -> dict[str, Json]:
     """The operations of each path, with the query parameters of `parameters.table`."""
-    descriptions = _system_paths()
+    descriptions = openapi_system.paths()
     for kind in kinds:
         descriptions |= {**_kind_paths(kind), **_inspect_paths(kind)}
     described: dict[str, Json] = {}
@@ -188,34 +188,6 @@ _MESH: Final[Json] = {
 }
 
 
-def _content(schema: Json, media: str = JSON) -> Json:
-    return {media: {"schema": schema}}
-
-
-def _answer(words: str, schema: Json) -> Json:
-    return {"description": words, "content": _content(schema)}
-
-
-def _errors(*codes: int) -> dict[str, Json]:
-    error = {"$ref": "#/components/schemas/Error"}
-    return {str(code): _answer(_ERROR_WORDS[code], error) for code in codes}
-
-
-_ERROR_WORDS: Final = {
-    400: "What was sent is wrong; `invalid_parameters` says where.",
-    401: "The token does not hold.",
-    403: "No access rule allows it.",
-    404: "It is not there.",
-    405: "Not on this control plane, or not this method.",
-    409: "Somebody wrote first, or the name is taken.",
-    410: "The revision is older than the history that is kept.",
-    412: "If-Match or If-None-Match does not hold.",
-    413: "The body is too large.",
-    415: "The content type is not read here.",
-    503: "The store does not answer; try again.",
-}
-
-
 def _list(kind: Kind, *, everywhere: bool = False) -> Json:
     items = {"type": "array", "items": _shown(kind)}
     schema = {
@@ -227,12 +199,12 @@ def _list(kind: Kind, *, everywhere: bool = False) -> Json:
             "next": {"type": ["string", "null"]},
         },
     }
-    shown = _answer(f"{kind.display_names[1]}.", schema)
-    shown["content"] |= _content({"type": "string"}, watch.CONTENT_TYPE)
+    shown = answer(f"{kind.display_names[1]}.", schema)
+    shown["content"] |= content({"type": "string"}, watch.CONTENT_TYPE)
     return {
         "operationId": f"list{kind.name}{'Everywhere' if everywhere else ''}",
         "tags": [kind.name],
-        "responses": {"200": shown, **_errors(400, 401, 403, 404, 410)},
+        "responses": {"200": shown, **errors(400, 401, 403, 404, 410)},
     }
 
 
@@ -250,21 +222,21 @@ def _item(kind: Kind, parameters: list[Json]) -> Json:
             "operationId": f"get{kind.name}",
             "tags": [kind.name],
             "responses": {
-                "200": _answer(f"The {kind.display_names[0]}.", _shown(kind)),
-                **_errors(400, 401, 403, 404),
+                "200": answer(f"The {kind.display_names[0]}.", _shown(kind)),
+                **errors(400, 401, 403, 404),
             },
         },
     }
     if kind.read_only:
         return operations
     written = {"$ref": "#/components/schemas/Written"}
-    changed = {"200": _answer("It is stored.", written)}
-    refused = _errors(400, 401, 403, 404, 405, 409, 412, 413, 415, 503)
+    changed = {"200": answer("It is stored.", written)}
+    refused = errors(400, 401, 403, 404, 405, 409, 412, 413, 415, 503)
     operations["put"] = {
         "operationId": f"put{kind.name}",
         "tags": [kind.name],
-        "requestBody": {"required": True, "content": _content(reference)},
-        "responses": {**changed, "201": _answer("It is created.", written), **refused},
+        "requestBody": {"required": True, "content": content(reference)},
+        "responses": {**changed, "201": answer("It is created.", written), **refused},
     }
     operations["patch"] = {
         "operationId": f"patch{kind.name}",
@@ -272,8 +244,8 @@ def _item(kind: Kind, parameters: list[Json]) -> Json:
         "requestBody": {
             "required": True,
             "content": {
-                **_content({"type": "object"}, json_patch.MERGE_PATCH_TYPE),
-                **_content({"type": "array", "items": {"type": "object"}}, json_patch.JSON_PATCH_TYPE),
+                **content({"type": "object"}, json_patch.MERGE_PATCH_TYPE),
+                **content({"type": "array", "items": {"type": "object"}}, json_patch.JSON_PATCH_TYPE),
             },
         },
         "responses": {**changed, **refused},
@@ -281,127 +253,9 @@ def _item(kind: Kind, parameters: list[Json]) -> Json:
     operations["delete"] = {
         "operationId": f"delete{kind.name}",
         "tags": [kind.name],
-        "responses": {"200": _answer("It is gone.", written), **refused},
+        "responses": {"200": answer("It is gone.", written), **refused},
     }
     return operations
-
-
-def _page(operation: str, words: str, *codes: int, media: str = JSON) -> Json:
-    schema = {"type": "object"} if media == JSON else {"type": "string"}
-    return {
-        "get": {
-            "operationId": operation,
-            "tags": ["System"],
-            "responses": {
-                "200": {"description": words, "content": _content(schema, media)},
-                **_errors(400, *codes),
-            },
-        }
-    }
-
-
-def _issued(operation: str, words: str, media: str = "text/plain") -> Json:
-    body = {"required": True, "content": _content({"type": "object"})}
-    answered = {"type": "object" if media == JSON else "string"}
-    return {
-        "post": {
-            "operationId": operation,
-            "tags": ["Tokens"],
-            "requestBody": body,
-            "responses": {
-                "200": {"description": words, "content": _content(answered, media)},
-                **_errors(400, 401, 403, 404, 413, 415, 503),
-            },
-        }
-    }
-
-
-def _open(path: Json) -> Json:
-    """A path that answers everybody."""
-    path["get"]["security"] = [{}, {"bearer": []}]
-    return path
-
-
-def _system_paths() -> dict[str, Json]:
-    return {
-        "/": _open(_page("index", "Who answers here.")),
-        "/config": _page("config", "The effective settings, secrets masked.", 401, 403),
-        "/who-am-i": _open(_page("whoAmI", "The user that this request counts as.", 401)),
-        "/policies": _page("policies", "All policy kinds.", 401, 403),
-        "/_resources": _page("resources", "All kinds, with paths, short names and resourceID.", 401, 403),
-        "/healthy": _open(_page("healthy", "It lives.")),
-        "/ready": _open(_page("ready", "It can do its work.", 503)),
-        "/metrics": _page("metrics", "Numbers for Prometheus.", 401, 403, media="text/plain"),
-        "/_check": _page("check", "What was looked at, and what to do where it is not fine.", 401, 403),
-        "/_proxies": _page("proxies", "The proxies connected here, and how far each is.", 401, 403, 404),
-        "/openapi.json": _page("openapi", "This description.", 401, 403),
-        "/tokens/user": _issued("issueUserToken", "A token for a user."),
-        "/tokens/dataplane": _issued("issueDataplaneToken", "A token for a proxy."),
-        "/tokens/zone": _issued("issueZoneToken", "A token for the proxies of a zone."),
-        "/tokens/_review": _issued("reviewToken", "Whether a token holds, and what it is for.", JSON),
-        "/_kri/{kri}": {
-            "parameters": [{"name": "kri", "in": "path", "required": True, "schema": {"type": "string"}}],
-            "get": {
-                "operationId": "getByKri",
-                "tags": ["System"],
-                "responses": {
-                    "200": _answer("The object of that KRI.", {"type": "object"}),
-                    **_errors(400, 401, 403, 404),
-                },
-            },
-        },
-        "/_export": _page(
-            "export", "Every stored object, a line each.", 401, 403, media="application/x-ndjson"
-        ),
-        "/_import": {
-            "post": {
-                "operationId": "import",
-                "tags": ["System"],
-                "requestBody": {
-                    "required": True,
-                    "content": _content({"type": "string"}, "application/x-ndjson"),
-                },
-                "responses": {
-                    "200": _answer("How many objects were created, configured, ...", {"type": "object"}),
-                    **_errors(400, 401, 403, 413, 415, 503),
-                },
-            }
-        },
-        "/_migrations/storage": {
-            **_page("storageMigration", "What is outdated.", 401, 403),
-            "post": {
-                "operationId": "migrateStorage",
-                "tags": ["System"],
-                "responses": {
-                    "200": _answer("How far it came, and where to go on.", {"type": "object"}),
-                    **_errors(400, 401, 403, 409, 503),
-                },
-            },
-        },
-        "/_apply": {
-            "post": {
-                "operationId": "apply",
-                "tags": ["System"],
-                "requestBody": {"required": True, "content": _content(_APPLY_BODY)},
-                "responses": {
-                    "200": _answer("What happened to each object.", {"type": "object"}),
-                    **_errors(400, 401, 403, 404, 409, 413, 415, 503),
-                },
-            }
-        },
-    }
-
-
-_APPLY_BODY: Final[Json] = {
-    "type": "object",
-    "required": ["objects"],
-    "properties": {
-        "objects": {"type": "array", "items": {"type": "object"}, "maxItems": 10_000},
-        "set": {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63},
-        "prune": {"type": "boolean"},
-    },
-    "additionalProperties": False,
-}
 
 
 # What stands below a Dataplane: operation, the list in the answer, and words.
@@ -472,8 +326,8 @@ def _inspected(path: str, operation: str, listed: str, words: str, *, is_in_mesh
             "operationId": operation,
             "tags": ["Inspect"],
             "responses": {
-                "200": _answer(words, schema),
-                **_errors(400, 401, 403, 404, *((405, 503) if listed == "xds" else ())),
+                "200": answer(words, schema),
+                **errors(400, 401, 403, 404, *((405, 503) if listed == "xds" else ())),
             },
         },
     }
@@ -489,12 +343,12 @@ def _selected(kind: Kind, operation: str, words: str = "") -> Json:
             "next": {"type": "string"},
         },
     }
-    shown = _answer(words or f"The proxies that the {kind.display_names[0]} selects.", schema)
+    shown = answer(words or f"The proxies that the {kind.display_names[0]} selects.", schema)
     return {
         "parameters": [_MESH, _NAME],
         "get": {
             "operationId": f"{operation}{kind.name}",
             "tags": ["Inspect"],
-            "responses": {"200": shown, **_errors(400, 401, 403, 404)},
+            "responses": {"200": shown, **errors(400, 401, 403, 404)},
         },
     }
