@@ -59,7 +59,8 @@ def _mesh(random: Random) -> dict[str, Any]:
     backends = [{"name": "ca", "type": "builtin", "mode": mode}]
     if not mode:
         return {"name": "default"}
-    routing = {"zoneEgress": random.choice([True, False])}
+    forbids = {"defaultForbidMeshExternalServiceAccess": random.random() < 0.2}
+    routing = {"zoneEgress": random.choice([True, False]), **forbids}
     return {"name": "default", "mtls": {"enabledBackend": "ca", "backends": backends}, "routing": routing}
 
 

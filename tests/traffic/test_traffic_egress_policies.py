@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from egress_mesh import API, DB, WEB, EgressMesh, started
+from egress_mesh import API, API_SNI, DB, GUEST, WEB, EgressMesh, started
 
+from tests import build
 from tests.live_mesh import Echo, TcpEcho, echoed_bytes
 from tests.waiting import until
 
@@ -185,3 +186,22 @@ def test_health_checks_watch_the_real_endpoint_where_it_is_called(mesh: EgressMe
     before = other.stats(f"^{stat}$").get(stat, 0)
     assert mesh.web.call(API).status == 200
     assert other.stats(f"^{stat}$").get(stat, 0) == before
+
+
+def test_external_services_are_forbidden_unless_a_permission_names_them(mesh: EgressMesh):
+    forbids = {"zoneEgress": mesh.layout == "egress", "defaultForbidMeshExternalServiceAccess": True}
+    mesh.permit(WEB, GUEST)
+    assert mesh.web.call(API).status == 200
+    try:
+        mesh.apply_and_wait(build.mesh(mtls=build.builtin_mtls(), routing=forbids))
+        denied = 403 if mesh.layout == "egress" else 503  # without a proxy at the other end: nowhere to go
+        until(lambda: mesh.web.call(API).status == denied, "web may not call the API")
+        until(lambda: echoed_bytes(mesh.web.outbounds[DB]) == b"", "nor the database")
+        mesh.permit(WEB, sni={"type": "Exact", "value": API_SNI})
+        until(lambda: mesh.web.call(API).status == 200, "web may")
+        assert mesh.guest.call(API).status == denied
+        assert echoed_bytes(mesh.web.outbounds[DB]) == b""
+    finally:
+        mesh.route_through_egress(on=mesh.layout == "egress")
+        mesh.permit(WEB)
+        until(lambda: mesh.web.call(API).status == 200, "all is as before")

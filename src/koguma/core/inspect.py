@@ -54,6 +54,7 @@ def layout(db: Db, key: Key) -> Json:
     warnings = [problem.text for problem in problems.of_object(db, key)]
     warnings += _unbuilt(db, ports)
     warnings += egresses.in_zone(db, key.mesh, key.zone)
+    warnings += egresses.forbidden(db, key, ((port.destination, port.section) for port in ports))
     return {
         "kri": kri(db, key),
         "labels": dict(proxy.labels),

@@ -7,6 +7,7 @@ the trust domain whose CA issued the certificate.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -52,6 +53,12 @@ class Caller(msgspec.Struct, frozen=True):
     def is_anybody(self) -> bool:
         """Whether it has no conditions."""
         return not (self.uris or self.server_name)
+
+    def is_one(self, uris: Sequence[str], server_name: str) -> bool:
+        """Whether somebody with these URIs in his certificate, who asks for this server, is among them."""
+        whole = ",".join(uris)
+        has_uris = all(re.fullmatch(uri.pattern, whole) for uri in self.uris)
+        return has_uris and self.server_name in ("", server_name)
 
 
 def predicate(callers: tuple[Caller, ...]) -> Data:

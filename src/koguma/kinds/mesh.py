@@ -333,10 +333,11 @@ def _constraint_violations(constraints: MeshConstraints) -> Iterator[Violation]:
 def warn(spec: MeshSpec, _context: ValidationContext) -> Iterator[str]:
     """What has no effect as it is written."""
     routing = spec.routing or MeshRouting()
-    if routing.default_forbid_mesh_external_service_access and not routing.zone_egress:
+    has_mtls = spec.mtls is not None and spec.mtls.enabled_backend
+    if routing.default_forbid_mesh_external_service_access and not has_mtls:
         yield (
-            "routing.defaultForbidMeshExternalServiceAccess acts on zone egresses: without routing.zoneEgress"
-            " proxies call external services directly, and nobody forbids it"
+            "routing.defaultForbidMeshExternalServiceAccess has no effect without mTLS: callers have no"
+            " identity, and everybody may call external services; set mtls.enabledBackend"
         )
 
 

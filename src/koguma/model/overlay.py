@@ -197,6 +197,9 @@ class PolicyHooks(msgspec.Struct, frozen=True):
     `upstream_tls`, made from the entries of policies that select the whole mesh, then acts on the clusters by
     which proxies of that mesh call each other.
 
+    `permits` says whether entries for calls that arrive let a caller call a server: one with these URIs in
+    its certificate, asking for this server name. It is asked where no proxy is at the other end.
+
     `modifications` names a list in the policy's `default` whose entries change the finished configuration,
     in the form of MeshProxyPatch's `appendModifications`. The build checks and shows them one by one, so that
     one that cannot be read keeps no other back.
@@ -205,6 +208,7 @@ class PolicyHooks(msgspec.Struct, frozen=True):
     outbound: Callable[[Json, OverlayContext], Overlay] | None = None
     inbound: Callable[[Json, tuple[InboundEntry, ...], OverlayContext], Overlay] | None = None
     whole: Callable[[Json, OverlayContext], Overlay] | None = None
+    permits: Callable[[tuple[InboundEntry, ...], OverlayContext, tuple[str, ...], str], bool] | None = None
     looks_up: tuple[str, ...] = ()
     per_service: Callable[[Json], bool] | None = None
     locality: Callable[[Json], Locality | None] | None = None

@@ -6,7 +6,8 @@ refuses, `allow` lets in, `allowWithShadowDeny` lets in and notes that a denial 
 with mTLS and without any permission carries no traffic.
 
 On a zone egress it decides who may call external services; `sni` in a match names one of them. With
-`routing.defaultForbidMeshExternalServiceAccess` of the Mesh only such matches allow a call there.
+`routing.defaultForbidMeshExternalServiceAccess` of the Mesh only such matches allow a call, and without an
+egress the caller's own proxy asks them.
 
 ```yaml
 type: MeshTrafficPermission
@@ -135,12 +136,25 @@ _LISTS: Final[tuple[tuple[rbac.Action, str], ...]] = (
 
 def inbound(_conf: Json, entries: tuple[InboundEntry, ...], context: OverlayContext) -> Overlay:
     """Who may call one inbound: a filter for requests, or for connections where there are no requests."""
-    decisions = tuple(_decisions(entries, context.mesh))
-    if context.allows_by_server_name:
-        decisions = tuple(_by_server_name(decisions))
+    decisions = _decided(entries, context)
     if context.is_http:
         return {"extensions": {filters.RBAC: rbac.http(decisions)}}
     return {"network_filters": {filters.NETWORK_RBAC: rbac.network(context.name, decisions)}}
+
+
+def permits(
+    entries: tuple[InboundEntry, ...], context: OverlayContext, uris: tuple[str, ...], server_name: str
+) -> bool:
+    """Whether a caller may call a server: what the filter would decide about them."""
+    for decision in _decided(entries, context):
+        if any(caller.is_one(uris, server_name) for caller in decision.callers):
+            return decision.action != "Deny"
+    return False
+
+
+def _decided(entries: tuple[InboundEntry, ...], context: OverlayContext) -> tuple[Decision, ...]:
+    decisions = tuple(_decisions(entries, context.mesh))
+    return tuple(_by_server_name(decisions)) if context.allows_by_server_name else decisions
 
 
 def _by_server_name(decisions: Iterable[Decision]) -> Iterator[Decision]:
@@ -209,7 +223,7 @@ KIND = Kind(
         phase=Phase.PERMISSIONS,
         has_from=True,
         has_rules=True,
-        hooks=PolicyHooks(inbound=inbound),
+        hooks=PolicyHooks(inbound=inbound, permits=permits),
         lets_in=lets_in,
     ),
     clean=spelling.refs,

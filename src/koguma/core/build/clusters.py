@@ -49,6 +49,7 @@ class ClientContext(msgspec.Struct, frozen=True, cache_hash=True):
     service: str = ""  # empty where no policy of its class reads it, so that proxies of all services share
     machine: MachineAccess = MachineAccess()
     is_egress: bool = False  # it is a zone egress, from which calls leave the mesh
+    uris: tuple[str, ...] = ()  # its identities, where its mesh asks who calls external services
 
     def where(self, protocol: str, name: str) -> OverlayContext:
         """What the hooks of policies get to know about a port that is called."""
@@ -277,6 +278,10 @@ def _of_client(overlay: Overlay) -> Overlay:
 
 def _external(db: Db, spec: ClusterSpec, name: str) -> tuple[XdsResource | Failure, ...]:
     outside = external.of(db, spec.destination, spec.section)
+    client = spec.client
+    if zone_egress.is_forbidden(db, spec.destination, spec.section, client.zone, client.uris):
+        closed = {"name": name, "type": "STATIC", "connect_timeout": "5s"}  # no endpoints: calls fail
+        return (encoding.encoded(db, CLUSTER, name, closed, (), str(spec.destination)),)
     if outside is None or outside.problem:
         text = outside.problem if outside else "it has no such port"
         return (Failure(CLUSTER, name, text, str(spec.destination)),)

@@ -15,6 +15,7 @@ from koguma.core.build import (
     overlays,
     passthrough,
     whole_overlays,
+    zone_egress,
 )
 from koguma.core.build.clusters import ClientContext
 from koguma.core.build.network import Networking, NodeMetadata
@@ -180,6 +181,7 @@ def _client(db: Db, proxy: Key, proxy_class: ProxyClass, node: NodeMetadata) -> 
         network.log_pipe(db, proxy, node),
         network.own_service(db, proxy) if overlays.is_per_service(db, proxy_class) else "",
         network.machine(db, node),
+        uris=zone_egress.shown_uris(db, proxy),
     )
 
 

@@ -204,6 +204,22 @@ def _hooks_of_inbound(db: Db, traits: match.Traits, section: str) -> Iterator[_I
             yield kind, hook, conf(db, kind, entries, traits.mesh), ()
 
 
+def is_permitted(
+    db: Db, traits: match.Traits, section: str, where: OverlayContext, uris: tuple[str, ...], server_name: str
+) -> bool:
+    """Whether all policies about who may call let a caller call a server, where traits are of its proxy."""
+    by_kind = dict(inbound.of(db, traits, section))
+    for kind in match.policy_kinds(db):
+        permits = hooks.of(db, kind).permits
+        if permits is not None:
+            _, entries = inbound_arguments(db, kind, by_kind.get(kind, ()))
+            with contextlib.suppress(Exception):  # a hook that raises permits nothing
+                if permits(entries, where, uris, server_name):
+                    continue
+            return False
+    return True
+
+
 def on_inbounds(db: Db, traits: match.Traits) -> ByKind:
     """The entries of policies about whole proxies that act on inbound traffic."""
     by_kind = (

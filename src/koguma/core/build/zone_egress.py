@@ -8,17 +8,19 @@ egress offers does not depend on that switch, so that it is ready before the fir
 from typing import Final
 
 from koguma.core import match, rules, spiffe, world
-from koguma.core.build import endpoints, external, network, tls
+from koguma.core.build import endpoints, external, network, overlays, tls
 from koguma.core.build.endpoints import Endpoint
 from koguma.core.incremental import Db, question
 from koguma.core.match import Traits
 from koguma.core.rules import ProxyClass
 from koguma.core.world import Reach, pairs
 from koguma.model import tags
+from koguma.model.overlay import OverlayContext
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
 KIND: Final = "ZoneEgress"
+_ANY_PORT: Final = "10002"
 SERVICE: Final = "zone-egress"  # by which an egress is known in every mesh, as in Kuma
 LABEL: Final = "kuma.io/listener-zoneegress"  # that selectors see on every egress, as in Kuma 3
 
@@ -127,6 +129,41 @@ def traits(db: Db, egress: Key, mesh: str) -> Traits | None:
         inbounds=((section(resource.spec), match.visible_tags(proxy, own, mentions)),),
         gateway_tags=(),
     )
+
+
+@question
+def is_forbidden(db: Db, destination: Key, section_: str, zone: str, uris: tuple[str, ...]) -> bool:
+    """Whether a caller may not call an external service that it calls directly.
+
+    It is asked as an egress of the zone would be, whether there is one or not.
+    """
+    if not uris or destination.kind != "MeshExternalService":
+        return False
+    mentions = match.mentioned(db, destination.mesh)
+    own = {tags.SERVICE: SERVICE, tags.ZONE: zone}
+    nobody = Traits(
+        mesh=destination.mesh,
+        type=match.EGRESS,
+        is_builtin=False,
+        gateway=None,
+        zone=zone,
+        origin="zone",
+        namespace="",
+        name="",
+        labels=match.some(pairs({LABEL: "enabled"}), mentions.labels),
+        inbounds=((_ANY_PORT, match.some(pairs(own), mentions.tags)),),
+        gateway_tags=(),
+    )
+    where = OverlayContext("tcp", destination.mesh, zone, allows_by_server_name=True)
+    server_name = tls.server_name(db, destination, section_)
+    return not overlays.is_permitted(db, nobody, _ANY_PORT, where, uris, server_name)
+
+
+@question
+def shown_uris(db: Db, proxy: Key) -> tuple[str, ...]:
+    """The identities of a proxy where its mesh asks who calls external services; empty where it does not."""
+    asks = allows_by_server_name(db, proxy.mesh) and tls.mtls(db, proxy.mesh) is not None
+    return spiffe.identity(db, proxy) if asks else ()
 
 
 def section(spec: Json) -> str:

@@ -1,6 +1,6 @@
 """Egresses: external services of a mesh with `routing.zoneEgress` whose calls fail, or pass the egress by."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from koguma.core import world
@@ -48,6 +48,18 @@ def in_zone(db: Db, mesh: str, zone: str | None = None) -> Iterator[str]:
             " takes calls, so they fail; start one with `koguma dp run --proxy-type egress`, or set"
             f" {_PATH} to false"
         )
+
+
+def forbidden(db: Db, proxy: Key, ports: Iterable[tuple[Key, str]]) -> Iterator[str]:
+    """The external services that a proxy may not call, where its mesh forbids them by default."""
+    uris = zone_egress.shown_uris(db, proxy)
+    for destination, section in ports:
+        if zone_egress.is_forbidden(db, destination, section, proxy.zone, uris):
+            sni = tls.server_name(db, destination, section)
+            yield (
+                f"calls to {destination.name}:{section} fail: the mesh forbids external services by default,"
+                f' and no permission with sni "{sni}" allows {uris[0]}'
+            )
 
 
 def _mesh(name: str) -> Key:
