@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 from google.protobuf.message import DecodeError
 
+from koguma.application import admission_review
 from koguma.dp import dns_message
 from koguma.envoy import schema
 from koguma.envoy.snapshot import TYPE_URLS
@@ -164,6 +165,14 @@ def patches(data: bytes) -> None:
     assert PATCHED["labels"] == {"a": "b"}, "what is stored is never changed in place"
 
 
+def webhook_answers(data: bytes) -> None:
+    """What a webhook answers: an answer, or the reason why it is none."""
+    with contextlib.suppress(admission_review.UnreadableReview):
+        given = admission_review.answer(data, "1")
+        assert given.code == 0 or 400 <= given.code < 600
+        assert all(text.isprintable() for text in (given.message, given.reason, *given.warnings))
+
+
 def with_refusals(ask: Callable[[], object]) -> None:
     with contextlib.suppress(KogumaError):
         ask()
@@ -197,6 +206,10 @@ def _conversations() -> tuple[bytes, ...]:
     return b"".join(frames[:4]), b"".join(frames[5:0:-1])
 
 
+_REVIEW: Final = (
+    b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": {"uid": "1", "allowed":'
+    b' false, "status": {"code": 418, "message": "no", "reason": "x"}, "warnings": ["a\\u001b"]}}'
+)
 TARGETS: Final[Mapping[str, Target]] = {
     "yaml": Target(yaml, (_TIMEOUT, b"a: &b [1]\n---\nc: |\n  d\n", b'{"a": "\\u0041"}')),
     "json": Target(json, (b'{"a": [1, 2.5, null, true, "\\u00e9"], "b": {"c": -1e3}}',)),
@@ -214,6 +227,7 @@ TARGETS: Final[Mapping[str, Target]] = {
             b'{"spec": {"to": null}}',
         ),
     ),
+    "webhooks": Target(webhook_answers, (_REVIEW,)),
 }
 
 

@@ -20,6 +20,7 @@ from koguma.application import advice, compare_and_swap, quota, transactions
 from koguma.application.admission_review import DELETE
 from koguma.application.context import Context
 from koguma.application.transactions import MeshSecretName
+from koguma.application.webhooks import WebhookDenied, WebhookFailed
 from koguma.application.write_access import WriteAccess
 from koguma.core import identity
 from koguma.core.admission import Admitted, FieldValidation
@@ -134,6 +135,8 @@ class Apply:
             except (Invalid, BadRequest, NotAllowed) as error:
                 violations += _at(index, error)
                 continue
+            except (WebhookDenied, WebhookFailed) as error:
+                raise _named(index, error) from None
             first = index_by_key.setdefault(admitted.resource.key, index)
             if first != index:
                 violations.append(
@@ -149,7 +152,9 @@ class Apply:
             puts += [(draft.kind.is_mesh_scoped, operation) for operation in operations]
         if violations:
             raise Invalid(violations)
-        admitted_objects = await self._validated(call, admitted_objects)
+        admitted_objects = [
+            await self._validated(call, index, admitted) for index, admitted in enumerate(admitted_objects)
+        ]
         written = [operation for _, operation in sorted(puts, key=lambda pair: pair[0])]
         written += await transactions.mesh_side_effects(
             self._context, [admitted.resource for admitted in admitted_objects]
@@ -168,15 +173,15 @@ class Apply:
         before = transactions.replaced_object(self._context, draft)
         return await self._objects.mutated(call, WriteAccess(call.user), draft, before)
 
-    async def _validated(self, call: Call, objects: Sequence[Admitted]) -> list[Admitted]:
-        """The same objects, once the validating webhooks were asked about each, with their warnings."""
-        validated = []
-        for admitted in objects:
-            resource = admitted.resource
-            before = self._context.state.get(resource.key) if admitted.replaces else None
+    async def _validated(self, call: Call, index: int, admitted: Admitted) -> Admitted:
+        """The same object, once the validating webhooks were asked about it, with their warnings."""
+        resource = admitted.resource
+        before = self._context.state.get(resource.key) if admitted.replaces else None
+        try:
             texts = await self._objects.validate(call, resource, before)
-            validated.append(msgspec.structs.replace(admitted, warnings=(*admitted.warnings, *texts)))
-        return validated
+        except (WebhookDenied, WebhookFailed) as error:
+            raise _named(index, error) from None
+        return msgspec.structs.replace(admitted, warnings=(*admitted.warnings, *texts))
 
     def _put(
         self,
@@ -246,6 +251,12 @@ class Apply:
 def _at(index: int, error: KogumaError) -> Iterator[Violation]:
     violations = error.violations or (Violation("", error.detail),)
     return under(f"objects[{index}]", violations)
+
+
+def _named(index: int, error: WebhookDenied | WebhookFailed) -> KogumaError:
+    """The refusal of a webhook, with the object that it refuses."""
+    error.violations = (Violation(f"objects[{index}]", error.detail, "webhook"),)
+    return error
 
 
 def _apply_request(documents: Sequence[Json]) -> ApplyRequest:

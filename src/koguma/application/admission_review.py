@@ -153,14 +153,16 @@ def answer(body: bytes, uid: str) -> AdmissionAnswer:
         response["allowed"],
         _code(status.get("code")),
         _text(status.get("reason")),
-        _text(status.get("message"))[:_MESSAGE_LENGTH_MAX],
+        _text(status.get("message")),
         _patch(response),
         _warnings(response.get("warnings")),
     )
 
 
-def _text(value: Json) -> str:
-    return value if isinstance(value, str) else ""
+def _text(value: Json, length_max: int = _MESSAGE_LENGTH_MAX) -> str:
+    """A text in one line that is safe in headers and terminals."""
+    words = " ".join(value.split()) if isinstance(value, str) else ""
+    return "".join(character for character in words if character.isprintable())[:length_max]
 
 
 def _code(value: Json) -> int:
@@ -182,4 +184,4 @@ def _patch(response: Mapping[str, Json]) -> bytes:
 
 def _warnings(values: Json) -> tuple[str, ...]:
     texts = [text for text in values if isinstance(text, str)] if isinstance(values, list) else []
-    return tuple(" ".join(text.split())[:_WARNING_LENGTH_MAX] for text in texts[:_WARNINGS_MAX])
+    return tuple(_text(text, _WARNING_LENGTH_MAX) for text in texts[:_WARNINGS_MAX])

@@ -10,6 +10,7 @@ from koguma.access.user import User
 from koguma.application.conversions import Conversions
 from koguma.application.live_catalog import LiveCatalog
 from koguma.application.trial_engine import TrialEngine
+from koguma.application.webhook_failures import WebhookFailures
 from koguma.application.write_queue import WriteQueue
 from koguma.core.incremental import Db
 from koguma.kube.catalog import Catalog
@@ -53,6 +54,7 @@ class Context(msgspec.Struct, frozen=True):
         None
     )  # of the local Envoy binary, if there is one
     calls: OutgoingCalls = msgspec.field(default_factory=OutgoingCalls)  # to hosts that objects name
+    webhook_failures: WebhookFailures = msgspec.field(default_factory=WebhookFailures)
     trials: TrialEngine = msgspec.field(default_factory=TrialEngine)  # for dry runs
     catalogs: LiveCatalog = msgspec.field(default_factory=LiveCatalog)
     conversions: Conversions = msgspec.field(default_factory=lambda: Conversions(OutgoingCalls()))

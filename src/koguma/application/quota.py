@@ -23,7 +23,7 @@ from koguma.store.contract import Change, Op, RequireOfChanges, StateView
 class QuotaExceeded(Forbidden):
     """A namespace would have more objects than a ResourceQuota allows."""
 
-    title = "Exceeded quota"
+    title = "Not admitted"
 
 
 def requirement(context: Context) -> RequireOfChanges:

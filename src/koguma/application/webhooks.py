@@ -43,6 +43,7 @@ from koguma.model.schema import Json
 from koguma.runtime.outgoing_calls import CallFailed
 
 _FORBIDDEN: Final = 403
+_NOT_ADMITTED: Final = "Not admitted"
 _CONFIGURATIONS: Final = frozenset({kinds.VALIDATING.stored_as, kinds.MUTATING.stored_as})
 
 _log = structlog.get_logger("koguma.webhooks")
@@ -55,10 +56,9 @@ class WebhookDenied(KogumaError):
     def __init__(self, webhook: str, refusal: AdmissionAnswer) -> None:
         text = f'admission webhook "{webhook}" denied the request'
         words = refusal.message or refusal.reason
-        super().__init__(f"{text}: {words}" if words else f"{text} without explanation")
+        super().__init__(f"{text}: {words}" if words else f"{text} without explanation", title=_NOT_ADMITTED)
         self.code = refusal.code or _FORBIDDEN
         self.reason = refusal.reason or ("Forbidden" if self.code == _FORBIDDEN else "")
-        self.title = "Denied by a webhook"
 
     @property
     def status(self) -> int:  # type: ignore[override]
@@ -69,10 +69,10 @@ class WebhookDenied(KogumaError):
 class WebhookFailed(KogumaError):
     """A webhook that must be asked cannot be, or gives no usable answer."""
 
-    title = "Internal error"
+    title = _NOT_ADMITTED
 
     def __init__(self, webhook: str, reason: str) -> None:
-        super().__init__(f'Internal error occurred: failed calling webhook "{webhook}": {reason}')
+        super().__init__(f'failed calling webhook "{webhook}": {reason}')
 
 
 class MatchedWebhook(NamedTuple):
@@ -208,9 +208,12 @@ class AdmissionWebhooks:
             body = await self._context.calls.post_json(
                 url, _encode(question), ca_bundle=hook.ca_bundle, timeout_seconds=hook.timeout_seconds
             )
-            return answer(body, question["request"]["uid"])
+            given = answer(body, question["request"]["uid"])
         except (CallFailed, UnreadableReview) as error:
+            self._context.webhook_failures.failed(hook.name, str(error))
             raise WebhookFailed(hook.name, f'failed to call webhook: Post "{url}": {error}') from None
+        self._context.webhook_failures.answered(hook.name)
+        return given
 
     def _namespace_labels(self, request: AdmissionRequest, new: Resource | None) -> dict[str, str] | None:
         """The labels of the namespace that the object is in; a Namespace is selected by its own."""

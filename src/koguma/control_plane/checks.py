@@ -10,7 +10,8 @@ from koguma.core import services, world
 from koguma.core.problems import of_proxies
 from koguma.core.services import ReconcileProblem
 from koguma.identity import certificates
-from koguma.kube.kinds import apiregistration
+from koguma.kube import webhook_rules
+from koguma.kube.kinds import apiregistration, webhooks
 from koguma.model.errors import KogumaError
 from koguma.model.redacted import masked_url
 from koguma.runtime.checks import Check
@@ -58,6 +59,7 @@ class HealthChecks:
             *await self._dataplanes(),
             *self._secret_references(),
             *self._aggregated_servers(),
+            *self._webhooks(),
             *proxies,
             *self._background(),
         ]
@@ -113,6 +115,19 @@ class HealthChecks:
             times = "once" if failed.count == 1 else f"{failed.count} times"
             last = f"{failed.last_at:%Y-%m-%dT%H:%M:%SZ}: {failed.reason}"
             yield Check("background", status, f"{failed.task} failed {times}, last at {last}", hint)
+
+    def _webhooks(self) -> Iterator[Check]:
+        hint = "start it, correct its configuration, or delete that: it is never asked about its own"
+        state = self._context.state
+        configurations = [
+            *state.listed(webhooks.VALIDATING.stored_as),
+            *state.listed(webhooks.MUTATING.stored_as),
+        ]
+        names = [hook.name for each in configurations for hook in webhook_rules.webhooks_of(each)]
+        for failing in self._context.webhook_failures.among(names):
+            times = "once" if failing.n_failures == 1 else f"{failing.n_failures} times"
+            text = f'webhook "{failing.name}" failed {times} since it last answered: {failing.reason}'
+            yield Check("webhooks", "warning", text, hint)
 
     def _services(self) -> Iterator[Check]:
         for problem in self._service_problems():

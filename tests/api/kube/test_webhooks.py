@@ -333,6 +333,39 @@ def plain_free():
     return {"type": "MeshTimeout", "mesh": "default", "name": "free", "spec": timeout_spec()}
 
 
+def test_a_failing_webhook_is_shown_until_it_answers(plane, server, namespace):
+    configure(plane, server.webhook("ill", MAPS, failurePolicy="Ignore"))
+    server.answers["ill"] = lambda _request: Reply(b"cough")
+    for name in ("a", "b"):
+        accepted(config_maps_in(plane, namespace).create(name))
+
+    def shown():
+        checks = plane("GET", "/_check").json["checks"]
+        return [check["message"] for check in checks if check["name"] == "webhooks"]
+
+    assert shown() == [
+        'webhook "ill.hooks.example" failed 2 times since it last answered: its answer is no JSON'
+    ]
+    configurations = KubeClient(plane, "", VERSION, "ValidatingWebhookConfiguration")
+    stored = configurations.get("hooks")["webhooks"]
+    assert configurations.delete("hooks").status == 200
+    assert shown() == []
+    configure(plane, *stored)
+    server.answers.clear()
+    accepted(config_maps_in(plane, namespace).create("c"))
+    assert shown() == []
+
+
+def test_an_apply_names_the_object_that_a_webhook_refuses(plane, server, namespace):
+    configure(plane, server.webhook("no", rule(KUMA, "meshtimeouts")))
+    server.answers["no"] = lambda request: denied("\x1b[31mred\r\nline") if request["name"] == "b" else {}
+    refused = plane("POST", "/_apply", [plain_document(name, namespace) for name in ("a", "b", "c")])
+    text = 'admission webhook "no.hooks.example" denied the request: [31mred line'
+    assert (refused.status, refused.json["detail"]) == (403, text)
+    assert refused.json["causes"][0]["field"] == "objects[1]"
+    assert timeouts(plane, namespace).list().json["items"] == []
+
+
 def test_a_bad_patch_is_named_and_stores_nothing(plane, server, namespace):
     configure(plane, server.webhook("bad", MAPS, failurePolicy="Ignore"), kind="Mutating")
     maps = config_maps_in(plane, namespace)

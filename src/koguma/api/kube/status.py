@@ -7,7 +7,7 @@ import msgspec
 
 from koguma.api.kube.target import RequestTarget
 from koguma.application.quota import QuotaExceeded
-from koguma.application.webhooks import WebhookDenied
+from koguma.application.webhooks import WebhookDenied, WebhookFailed
 from koguma.model import errors
 from koguma.model.errors import KogumaError
 from koguma.model.resource import Resource
@@ -116,6 +116,8 @@ def _message(error: KogumaError, target: RequestTarget | None, reason: str) -> s
             return f'{endpoint.qualified} "{name}" not found'
         case "AlreadyExists":
             return f'{endpoint.qualified} "{name}" already exists'
+        case "InternalError" if isinstance(error, WebhookFailed):
+            return f"Internal error occurred: {error.detail}"
         case "Forbidden" if isinstance(error, QuotaExceeded):
             return f'{endpoint.qualified} "{name}" is forbidden: {error.detail}'
         case "Conflict" if not error.violations:
