@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from koguma.core import defaults, hostnames, pipeline, statuses
+from koguma.core import defaults, hostnames, pipeline, problems, statuses
 from koguma.model.control_plane_info import ControlPlaneInfo, Mode
 from tests.core.destinations import (
     database,
@@ -369,3 +369,15 @@ def test_a_generator_for_one_kind_asks_nothing_about_another():
     pipeline.take(db, [stored_generator("e", SVC, "meshExternalService")])
     assert len(db.changed()) == 1
     assert db.runs["hostnames.claims"] == 1
+
+
+def test_a_generator_is_reported_for_names_that_it_takes_and_that_it_does_not_get():
+    web, api = stored_service("web", created=1), stored_service("api", created=2)
+    taken = stored_generator("taken", "same.x", matches=only(web))
+    late = stored_generator("late", "same.x", matches=only(api), created=9)
+    aside = stored_generator("aside", "{{ .Name }}.y")
+    db = database(web, api, taken, late, aside)
+    found = {
+        one.name: [each.code for each in problems.of_object(db, one.key)] for one in (taken, late, aside)
+    }
+    assert found == {"taken": ["KG020"], "late": ["KG020"], "aside": []}

@@ -243,13 +243,14 @@ def _collided(claim: HostnameClaim, holder: Key, holder_claims: DestinationClaim
 
 
 class HostnameCollision(msgspec.Struct, frozen=True):
-    """A name that two destinations claim; `generator` is that of the one that does not get it, if any."""
+    """A name that two destinations claim; a generator is empty where the name is in a spec."""
 
     hostname: str
     holder: Key
+    holder_generator: str
     loser: Key
     generator: str
-    slot: str
+    slot: str  # of the loser
 
 
 @question
@@ -259,10 +260,14 @@ def collisions(db: Db, mesh: str) -> Mapping[Key, tuple[HostnameCollision, ...]]
     The legacy name of a service tag is not asked for by anybody, so its loss is none.
     """
     by_key: dict[Key, list[HostnameCollision]] = {}
-    for loser, settled in of_mesh(db, mesh).items():
+    all_claims = of_mesh(db, mesh)
+    for loser, settled in all_claims.items():
         for claim in settled:
             if claim.holder is not None and not claim.is_legacy:
-                collision = HostnameCollision(claim.lost, claim.holder, loser, claim.generator, claim.slot)
+                held = next(each for each in all_claims[claim.holder] if each.hostname == claim.lost)
+                collision = HostnameCollision(
+                    claim.lost, claim.holder, held.generator, loser, claim.generator, claim.slot
+                )
                 by_key.setdefault(loser, []).append(collision)
                 by_key.setdefault(claim.holder, []).append(collision)
     return {key: tuple(found) for key, found in by_key.items()}

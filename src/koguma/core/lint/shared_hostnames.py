@@ -17,14 +17,15 @@ def of_destination(db: Db, key: Key) -> Iterator[Problem]:
 
 
 def of_generator(db: Db, generator: Key) -> Iterator[Problem]:
-    """The names that a HostnameGenerator gives, and that other destinations have."""
+    """The names that a HostnameGenerator gives, and that another destination has or loses by it."""
     resource = world.RESOURCES.get(db, generator)
     if resource is None:
         return
     for mesh in world.BY_KIND.keys(db, ("Mesh", "")):
         by_destination = hostnames.collisions(db, mesh.name).values()
         found = dict.fromkeys(each for listed in by_destination for each in listed)
-        yield from _problems(db, (each for each in found if each.generator == resource.core_name))
+        own = (each for each in found if resource.core_name in (each.generator, each.holder_generator))
+        yield from _problems(db, own)
 
 
 def _problems(db: Db, collisions: Iterable[HostnameCollision]) -> Iterator[Problem]:
