@@ -77,6 +77,15 @@ spec:
           - {type: Tcp, tcp: {address: "127.0.0.1:5000"}}
           - {type: OpenTelemetry, openTelemetry: {endpoint: "127.0.0.1:4317"}}
 ---
+type: MeshExternalService
+name: outside
+mesh: default
+spec:
+  match:
+    - {type: Domain, value: shop.example.com, port: 80, protocol: http}
+    - {type: CIDR, value: 10.7.0.0/16, port: 80, protocol: http}
+  destination: {type: Regular, endpoints: [{address: 192.0.2.1}]}
+---
 type: MeshPassthrough
 name: some
 mesh: default
