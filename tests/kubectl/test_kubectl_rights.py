@@ -210,4 +210,6 @@ def test_a_token_of_a_service_account_is_used_as_any_other(kube):
     assert claims["aud"] == ["vault"]
     kube("delete", "secret", "lifeline")
     assert "the Secret that the token is bound to has been deleted" in bot.refused("get", "configmaps")
-    assert "less than 10 minutes" in kube.refused("create", "token", "bot", "--duration=9m")
+    assert 'TokenRequest.authentication.k8s.io "bot" is invalid' in kube.refused(
+        "create", "token", "bot", "--duration=9m"
+    )

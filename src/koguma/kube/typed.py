@@ -83,8 +83,8 @@ def with_items(sets: Sequence[FieldSet], value: Json, schema: MergeSchema) -> Se
 
     They were written before the schema told the items of such a list apart: else somebody would own an item.
     """
-    below = parts(value, schema)
-    if not below or not any(sets):
+    below = parts(value, schema) if any(sets) else None
+    if not below:
         return sets
     if schema.is_list and not any(each.children for each in sets):
         items = _field_set(value, schema, True).children  # noqa: FBT003

@@ -21,6 +21,7 @@ from koguma.api.call import Call
 from koguma.api.kube import bodies, options
 from koguma.api.kube.answers import encoded_response
 from koguma.api.kube.reviews import Verify
+from koguma.api.kube.status import TargetedError
 from koguma.api.kube.target import RequestTarget, check
 from koguma.application import compare_and_swap, transactions
 from koguma.application.context import Context
@@ -110,7 +111,8 @@ class AccountTokens:
         about = ValidationContext(control_plane=self._context.control_plane, name=target.name)
         violations = [each for each in kind.violations(written, about) if each.rule != UNKNOWN]
         if violations:
-            raise Invalid(violations)
+            request = RequestTarget(endpoints.TOKEN_REQUEST, target.namespace, target.name)
+            raise TargetedError(Invalid(violations), request)
         spec: TokenRequestSpec = kind.read(kind.clean(written))
         return spec
 
