@@ -60,10 +60,13 @@ class AdmissionAnswer(msgspec.Struct, frozen=True):
 
 
 def review(
-    request: AdmissionRequest, seen_as: KubeEndpoint, new: Resource | None, control_plane: ControlPlaneInfo
+    request: AdmissionRequest,
+    seen_as: KubeEndpoint,
+    new: Resource | None,
+    old: Resource | None,
+    control_plane: ControlPlaneInfo,
 ) -> dict[str, Json]:
-    """The question, with both objects in the version of the endpoint that a rule names."""
-    old = request.old
+    """The question about both objects, which are in the version of the endpoint that a rule names."""
     asked: dict[str, Json] = {
         "uid": str(uuid.uuid4()),
         "kind": _kind(request, seen_as),

@@ -55,6 +55,13 @@ class Conversions:
                 self._keep(keys[index], resource)
         return [resource for resource in converted if resource is not None]
 
+    async def converted(self, resource: Resource, endpoint: KubeEndpoint) -> Resource:
+        """An object that is not stored as it is, in the version of an endpoint; nothing is kept of it."""
+        custom, version = endpoint.custom, endpoint.api_version
+        if custom is None or custom.webhook is None or resource.stored_version == version:
+            return resource if custom is None else _marked(resource, version)
+        return (await self._converted([resource], custom.webhook, endpoint, version))[0]
+
     async def to_store(self, resource: Resource, endpoint: KubeEndpoint) -> Resource:
         """An object in the storage version of the custom resource that an endpoint serves."""
         custom, version = endpoint.custom, endpoint.set.version

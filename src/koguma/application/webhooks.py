@@ -137,8 +137,11 @@ class AdmissionWebhooks:
                     continue
                 warnings += given.warnings
                 if given.patch:
-                    candidate = self._patched(matched, request, candidate, given.patch)
+                    seen = await self._context.conversions.converted(candidate, matched.endpoint)
+                    patched = self._patched(matched, request, seen, given.patch)
+                    candidate = candidate if patched is seen else patched
                 returned[index] = candidate
+        candidate = await self._context.conversions.converted(candidate, request.endpoint)
         return Mutated(candidate, tuple(warnings))
 
     async def validate(self, request: AdmissionRequest, new: Resource | None) -> tuple[str, ...]:
@@ -188,7 +191,7 @@ class AdmissionWebhooks:
         hook = matched.webhook
         if not hook.selects(self._namespace_labels(request, new), (new, request.old)):
             return None
-        question = review(request, matched.endpoint, new, self._context.control_plane)
+        question = await self._question(matched, request, new)
         try:
             if not _conditions_hold(hook, question["request"]):
                 return None
@@ -201,6 +204,15 @@ class AdmissionWebhooks:
         if not given.allowed:
             raise WebhookDenied(hook.name, given)
         return given
+
+    async def _question(
+        self, matched: MatchedWebhook, request: AdmissionRequest, new: Resource | None
+    ) -> dict[str, Json]:
+        """The review of a write, with both objects converted to the version that the webhook gets."""
+        conversions, endpoint = self._context.conversions, matched.endpoint
+        seen = await conversions.converted(new, endpoint) if new is not None else None
+        olds = await conversions.shown([request.old] if request.old is not None else [], endpoint)
+        return review(request, endpoint, seen, next(iter(olds), None), self._context.control_plane)
 
     async def _called(self, hook: Webhook, question: Json) -> AdmissionAnswer:
         url = f"{hook.url}?timeout={hook.timeout_seconds}s"

@@ -1,5 +1,6 @@
 """Admission webhooks: asked through every door, in the version that their rule names."""
 
+import json
 from itertools import count
 
 import pytest
@@ -484,6 +485,65 @@ def test_custom_resources_in_all_their_versions(plane, server, namespace):
     assert (review["object"]["spec"], review["oldObject"]["spec"]) == ({"replicas": 6}, {"replicas": 1})
     server.answers["check"] = lambda _request: denied("no")
     assert widgets.delete("a").status == 403
+
+
+def convert(request):
+    """A conversion webhook: `hostPort: a:1` in v1 is `host: a, port: 1` in v2."""
+    version = request["desiredAPIVersion"]
+
+    def converted(spec):
+        if version.endswith("/v2"):
+            host, _, port = spec["hostPort"].partition(":")
+            return {"host": host, "port": port}
+        return {"hostPort": f"{spec['host']}:{spec['port']}"}
+
+    objects = [
+        {**each, "apiVersion": version, "spec": converted(each["spec"])} for each in request["objects"]
+    ]
+    response = {"uid": request["uid"], "result": {"status": "Success"}, "convertedObjects": objects}
+    review = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": response}
+    return Reply(json.dumps(review).encode())
+
+
+def test_custom_objects_are_converted_by_their_own_webhook_for_a_review(plane, server, namespace):
+    texts = {"type": "object", "additionalProperties": {"type": "string"}}
+    schema = {"type": "object", "properties": {"spec": texts}}
+    client = server.webhook("convert")["clientConfig"]
+    webhook = {"clientConfig": client, "conversionReviewVersions": ["v1"]}
+    server.answers["convert"] = convert
+    older = custom_resources.defined(
+        plane,
+        custom_resources.version("v1", schema=schema),
+        custom_resources.version("v2", storage=False, schema=schema),
+        conversion={"strategy": "Webhook", "webhook": webhook},
+        namespace=namespace,
+    )
+    group = older.version.partition("/")[0]
+    newer = rule(f"{group}/v2", "widgets")
+    configure(plane, server.webhook("mutate", newer), kind="Mutating")
+    configure(plane, server.webhook("check", newer))
+    server.answers["mutate"] = lambda _request: patched(added("/spec/host", "b"))
+    made = accepted(older.create("w", spec={"hostPort": "a:1"}))
+    assert made["spec"] == {"hostPort": "b:1"}
+    assert server.reviews("mutate")[0]["object"]["spec"] == {"host": "a", "port": "1"}
+    assert server.reviews("check")[0]["object"]["spec"] == {"host": "b", "port": "1"}
+    server.answers["mutate"] = lambda _request: {}
+    accepted(older.patch("w", {"spec": {"hostPort": "c:2"}}))
+    for path in ("mutate", "check"):
+        review = server.reviews(path)[-1]
+        assert review["oldObject"]["spec"] == {"host": "b", "port": "1"}
+        assert review["object"]["spec"] == {"host": "c", "port": "2"}
+    assert older.other(version=f"{group}/v2").get("w")["spec"] == {"host": "c", "port": "2"}
+    assert older.delete("w").status == 200
+    assert server.reviews("check")[-1]["oldObject"]["spec"] == {"host": "c", "port": "2"}
+
+
+def test_what_only_shows_objects_is_no_endpoint_of_a_rule(plane, server, namespace):
+    """`v1 services` shows MeshServices and takes no writes: a rule for it is not about them."""
+    configure(plane, server.webhook("services", rule("v1", "services")))
+    services = KubeClient(plane, namespace, KUMA, "MeshService")
+    accepted(services.create("s", metadata=LABELS, spec={"ports": [{"port": 80}]}))
+    assert server.reviews() == []
 
 
 def test_only_administrators_configure_webhooks(plane, server, namespace):
