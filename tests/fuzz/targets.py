@@ -17,7 +17,7 @@ from koguma.application import admission_review
 from koguma.dp import dns_message
 from koguma.envoy import schema
 from koguma.envoy.snapshot import TYPE_URLS
-from koguma.kube import protobuf, selectors
+from koguma.kube import protobuf, protobuf_writer, selectors
 from koguma.main import all_kinds
 from koguma.model import documents, duration, forms, json_patch, kri
 from koguma.model.errors import KogumaError
@@ -46,7 +46,11 @@ def yaml(data: bytes) -> None:
     except documents.BadDocument as error:
         if not error.violations:
             raise AssertionError("a refusal names the place") from error
+        with_refusals(lambda: documents.load(data, repeated=[]))
         return
+    repeated: list[documents.RepeatedKey] = []
+    assert [each.value for each in documents.load(data, repeated=repeated)] == [each.value for each in loaded]
+    assert not repeated
     for document in loaded:
         line, column = document.position("spec.to[0].default")
         assert line >= 1 <= column
@@ -127,8 +131,15 @@ def xds_session(data: bytes) -> None:
 
 def kubernetes_protobuf(data: bytes) -> None:
     """A body of typed Kubernetes clients."""
-    with_refusals(lambda: protobuf.decode(data))
-    with_refusals(lambda: protobuf.decode(protobuf.MAGIC + data))
+    with_refusals(lambda: _written_again(data))
+    with_refusals(lambda: _written_again(protobuf.MAGIC + data))
+
+
+def _written_again(data: bytes) -> None:
+    """What was read can be answered, and means the same then."""
+    document = protobuf.decode(data)
+    if protobuf_writer.has_message(document["apiVersion"], document["kind"]):
+        assert protobuf.decode(protobuf_writer.encoded(document)) == document
 
 
 def dns(data: bytes) -> None:
