@@ -6,7 +6,8 @@ that does not fit its field: what is stored may be older than today's rules.
 
 import base64
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
@@ -66,28 +67,24 @@ def watch_event(type_: str, encoded_object: bytes) -> bytes:
 
 def message(document: Mapping[str, Json], table: ProtobufMessage) -> bytes:
     """The fields of a message, without an envelope."""
-    return b"".join(
-        part
-        for number, field in table.items()
-        if document.get(field.name) is not None
-        for part in _field(number, field, document[field.name])
-    )
+    parts = []
+    for number, field in table.items():
+        value = document.get(field.name)
+        if value is not None:
+            with suppress(*_UNFIT):
+                parts.append(_field(number, field, value))
+    return b"".join(parts)
 
 
-def _field(number: int, field: ProtobufField, value: Json) -> Iterator[bytes]:
-    try:
-        match field.label:
-            case FieldLabel.REPEATED:
-                parts = [_single(number, field, each) for each in _items(value)]
-            case FieldLabel.MAP:
-                parts = [_entry(number, field, key, each) for key, each in sorted(value.items())]
-            case FieldLabel.IMPLICIT if value in ("", 0, False):
-                parts = []
-            case _:
-                parts = [_single(number, field, value)]
-    except _UNFIT:
-        return
-    yield from parts
+def _field(number: int, field: ProtobufField, value: Json) -> bytes:
+    label = field.label
+    if label is FieldLabel.REPEATED:
+        return b"".join([_single(number, field, each) for each in _items(value)])
+    if label is FieldLabel.MAP:
+        return b"".join([_entry(number, field, key, each) for key, each in sorted(value.items())])
+    if label is FieldLabel.IMPLICIT and value in ("", 0, False):
+        return b""
+    return _single(number, field, value)
 
 
 def _items(value: Json) -> Sequence[Json]:
