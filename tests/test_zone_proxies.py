@@ -8,8 +8,12 @@ from contextlib import closing
 
 import pytest
 
+from koguma.envoy import schema
+from koguma.envoy.encode import Encoder
+from koguma.main import all_kinds
 from koguma.model.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
 from koguma.model.labels import REGISTERED_BY
+from koguma.proof import from_scratch
 from tests import build
 from tests.build import dataplane
 from tests.control_plane import LocalControlPlane
@@ -277,3 +281,20 @@ def test_an_egress_says_farewell_with_its_token_only(plane):
     assert ask_bootstrap(plane, "/deregister", zone_token(plane))[0] == 204
     assert stored(plane, "kuma-1") is None
     plane.run(connection.close())
+
+
+def test_the_proof_takes_an_egress_as_any_proxy(serving):
+    connection = connect(serving, None, "shown-1", mesh="", shown=zone_token(serving), **EGRESS)
+    offer = serving.run(next_offer(connection))
+    assert "kri_ze__default__shown-1_" in offer.snapshot.of_type("listener")
+    names = set(offer.snapshot.of_type("secret"))
+    assert {"identity_cert:secret:shop", "mesh_ca:secret:shop"} <= names
+    db = serving.run(serving.plane._proxies.fleet.context.database())
+    envoy = str(schema.find_envoy())
+    claimed = from_scratch.claim(
+        db, serving.plane._proxies.fleet.context.control_plane, envoy, [connection.key]
+    )
+    encoder = Encoder(schema.load(schema.find_envoy()))
+    assert list(from_scratch.differences(claimed, all_kinds(), encoder)) == []
+    assert dict(claimed.digests)[connection.key]
+    serving.run(connection.close())

@@ -148,6 +148,9 @@ def _is_per_thread(subject: str) -> bool:
     return last == "main_thread" or (last.startswith("worker_") and last[7:].isdigit())
 
 
+_OWN: Final = ("dp", "ze")  # kinds whose listeners are inbounds of the proxy itself
+
+
 def summary(listeners: Iterable[ListenerStatus]) -> str:
     """One line for people: the inbounds and outbounds that the listeners are for."""
     serves, reaches, more = [], [], []
@@ -157,7 +160,7 @@ def summary(listeners: Iterable[ListenerStatus]) -> str:
         resource, _, tags = listener.name.partition(":")
         if not kri.is_kri(resource):
             more.append(f"{listener.name} at {listener.address}")
-        elif (identifier := kri.parse(resource)).short == "dp":
+        elif (identifier := kri.parse(resource)).short in _OWN:
             serves.append(listener.address)
         else:
             reaches.append(f"{identifier.name}{f' ({tags})' if tags else ''} at {listener.address}")

@@ -237,6 +237,7 @@ class PushRounds:
 
 
 def _unread(connection: ConnectedProxy) -> Failure:
-    """Why a proxy gets nothing whose Dataplane or Mesh the engine does not have."""
-    text = "its Dataplane or its Mesh is gone, or cannot be read as it is stored; write it again"
+    """Why a proxy gets nothing whose Dataplane (or ZoneEgress) or Mesh the engine does not have."""
+    mesh = "its Mesh" if connection.key.mesh else "some Mesh"
+    text = f"its {connection.key.kind} or {mesh} is gone, or cannot be read as it is stored; write it again"
     return Failure("proxy", connection.proxy.core_name, text, str(connection.key))

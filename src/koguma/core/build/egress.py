@@ -141,7 +141,7 @@ def chain(db: Db, context: EgressContext, service: Key, section: str) -> EgressC
     server_name = tls.server_name(db, service, section)
     if not server_name:
         failure = Failure(snapshot.CLUSTER, name, clusters.NO_SERVER_NAME, str(service))
-        return EgressChain(None, (), (failure,))
+        return EgressChain(None, (), (failure,) if zone_egress.is_used(db, service.mesh) else ())
     outgoing = _outgoing(db, context, service, port, name)
     cluster = _cluster(db, context, service, section, outgoing.cluster)
     if not any(isinstance(each, XdsResource) and each.id == (snapshot.CLUSTER, name) for each in cluster):
