@@ -63,6 +63,18 @@ def test_who_is_added_again_after_a_change_is_not_told_of_it(mesh):
     assert watcher.changed() == []
 
 
+def test_who_is_added_again_is_told_when_it_is_as_it_was_at_first(mesh):
+    db, watcher = mesh
+    key = proxy(db, "b-0")
+    pipeline.take(db, [], [key])
+    watcher.add(key)
+    pipeline.take(db, [proxy_at("10.0.0.1", "b-0", "b")])
+    watcher.add(key)
+    pipeline.take(db, [], [key])
+    assert key in watcher.changed()
+    assert watcher.of(key) is None
+
+
 def test_a_proxy_that_moves_to_others_shares_with_them_from_then_on(mesh):
     db, watcher = mesh
     moved = proxy(db, "a-1")

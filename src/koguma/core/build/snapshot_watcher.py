@@ -36,12 +36,10 @@ class SnapshotWatcher:
 
     def add(self, proxy: Key) -> None:
         """Watch a proxy: `changed` reports it from now on when its snapshot differs from the present one."""
-        is_watched = proxy in self._watched
+        if proxy in self._watched:
+            self.remove(proxy)  # else it would be compared with what it had when it was added before
         self._watcher.watch(snapshot.own, proxy)
         self._refresh(proxy)
-        own = self._watched[proxy].own
-        if is_watched and own is not None and own.outbound_spec is not None:
-            self._mixed[own.outbound_spec] = None
 
     def remove(self, proxy: Key) -> None:
         """Watch a proxy no longer."""
