@@ -1,7 +1,10 @@
 """Unknown fields: the Kubernetes form does not store them, however they come; the plain form refuses them."""
 
+import msgspec
 import pytest
 
+from koguma.model.resource import Key
+from koguma.store.contract import Put, Transaction
 from tests.kube_client import (
     APPLY,
     JSON_PATCH,
@@ -118,3 +121,32 @@ def test_what_was_stored_with_an_unknown_field_can_be_written(timeouts, version)
     assert accepted(merged)["spec"] == PRUNED
     assert plain(timeouts, "old")["spec"] == PRUNED
     assert accepted(client.replace(client.get("old"), query=strict))["spec"] == PRUNED
+
+
+def test_a_native_object_of_an_older_server_can_be_written(plane, config_maps):
+    """As kopf left it there: a status in a ConfigMap, which kopf owns."""
+    stored = accepted(config_maps.apply("old", "team", data={"x": "1"}))
+    key = Key("ConfigMap.core", "", "", config_maps.namespace, "old")
+    before = plane.plane.store.state.get(key)
+    status = {"kopf": {"progress": {}}}
+    entry = {
+        "manager": "kopf",
+        "operation": "Update",
+        "apiVersion": "v1",
+        "time": "2026-01-01T00:00:00Z",
+        "fieldsType": "FieldsV1",
+        "fieldsV1": {"f:status": {".": {}, "f:kopf": {".": {}, "f:progress": {}}}},
+    }
+    meta = msgspec.structs.replace(before.meta, managed_fields=(*before.meta.managed_fields, entry))
+    spec = {**before.spec, "status": status}
+    older = msgspec.structs.replace(before, spec=spec, meta=meta)
+    plane.run(plane.plane.store.write(Transaction((Put(older),), "test")))
+    strict = {"fieldValidation": "Strict"}
+    assert "status" not in config_maps.get("old")
+    applied = config_maps.patch(
+        "old", config_maps.document("old", data={"x": "2"}), APPLY, {"fieldManager": "team", **strict}
+    )
+    assert accepted(applied)["data"] == {"x": "2"}
+    assert config_maps.replace(stored, query=strict).status == 409  # an older revision
+    assert accepted(config_maps.replace(config_maps.get("old"), query=strict))["data"] == {"x": "2"}
+    assert "status" not in plane.plane.store.state.get(key).spec
