@@ -85,7 +85,7 @@ def status_beside(resource: Resource, others: Iterable[Resource]) -> Json:
     """The status of a definition beside some others: its names, whether it is served, what is stored."""
     spec, status = parts.as_map(resource.spec), parts.as_map(resource.status)
     names = parts.as_map(spec.get("names"))
-    reason, message = _conflict(spec, names, others)
+    reason, message = _conflict(_group(resource), names, others)
     accepted = parts.as_map(status.get("acceptedNames")) if reason else names
     was_served = custom_endpoints.is_true(status, "Established")
     conditions = _with(
@@ -109,19 +109,57 @@ def status_beside(resource: Resource, others: Iterable[Resource]) -> Json:
     return {"conditions": conditions, "acceptedNames": dict(accepted), "storedVersions": stored}
 
 
-def _conflict(
-    spec: Mapping[str, Json], names: Mapping[str, Json], others: Iterable[Resource]
-) -> tuple[str, str]:
+def in_doubt(definitions: Sequence[Resource]) -> list[Resource]:
+    """Definitions whose names are not accepted, or were accepted although an older one has them."""
+    taken: set[tuple[str, str]] = set()
+    found = []
+    for definition in sorted(definitions, key=_age):
+        group, accepted = _group(definition), _accepted(definition)
+        words = {(group, word) for word in (*_words(accepted), *_kinds(accepted))}
+        if not custom_endpoints.is_true(definition.status, "NamesAccepted") or not words.isdisjoint(taken):
+            found.append(definition)
+        taken |= words
+    return found
+
+
+def reviewed_status(definition: Resource, definitions: Iterable[Resource]) -> Json:
+    """The status of a stored definition: it waits for names of others, and loses its own to older ones."""
+    has_names = custom_endpoints.is_true(definition.status, "NamesAccepted")
+    others = [each for each in definitions if each.key != definition.key]
+    return status_beside(
+        definition, [each for each in others if not has_names or _age(each) < _age(definition)]
+    )
+
+
+def _age(definition: Resource) -> tuple[str, str]:
+    return definition.creation_time, definition.name
+
+
+def _group(definition: Resource) -> str:
+    return str(parts.as_map(definition.spec).get("group"))
+
+
+def _accepted(definition: Resource) -> Mapping[str, Json]:
+    return parts.as_map(parts.as_map(definition.status).get("acceptedNames"))
+
+
+def _words(names: Mapping[str, Json]) -> set[str]:
+    words = {str(names[field]) for field in ("plural", "singular") if names.get(field)}
+    return words | set(names.get("shortNames") or ())
+
+
+def _kinds(names: Mapping[str, Json]) -> set[str]:
+    return {str(names[field]) for field in ("kind", "listKind") if names.get(field)}
+
+
+def _conflict(group: str, names: Mapping[str, Json], others: Iterable[Resource]) -> tuple[str, str]:
     """Why names are not accepted, as a word and as a sentence; empty where nobody else has them."""
     taken: set[str] = set()
     kinds: set[str] = set()
     for other in others:
-        accepted = parts.as_map(parts.as_map(other.status).get("acceptedNames"))
-        if parts.as_map(other.spec).get("group") != spec.get("group"):
-            continue
-        taken |= {str(accepted[word]) for word in ("plural", "singular") if accepted.get(word)}
-        taken |= set(accepted.get("shortNames") or ())
-        kinds |= {str(accepted[word]) for word in ("kind", "listKind") if accepted.get(word)}
+        if _group(other) == group:
+            taken |= _words(_accepted(other))
+            kinds |= _kinds(_accepted(other))
     for field, reason in _NAMES:
         value = names.get(field)
         found = kinds if field in ("kind", "listKind") else taken

@@ -11,7 +11,6 @@ from typing import Final
 import msgspec
 
 from koguma.kube import meta_schemas, namespaced_names, schema_converter
-from koguma.kube.custom import schemas as custom_schemas
 from koguma.kube.meta_schemas import REF
 from koguma.kube.registry import KubeEndpoint
 from koguma.kube.schema_converter import FieldPaths, SchemaConverter
@@ -133,7 +132,8 @@ def _definitions(
 ) -> dict[str, Json]:
     name = name_of(endpoint)
     if endpoint.custom is not None:
-        described = custom_schemas.definition(endpoint.custom.schema, _common())
+        described = dict(endpoint.custom.published_schema)
+        described["properties"] = {**(described.get("properties") or {}), **_common()}
         described["description"] = described.get("description") or f"A {endpoint.kind_name}."
         described[_EXTENSION] = [group_version_kind(endpoint)]
         return {name: described, list_name_of(endpoint): _list(endpoint)}

@@ -13,7 +13,7 @@ import msgspec
 from koguma.kube import namespaced_names, times
 from koguma.kube.custom import columns as custom_columns
 from koguma.kube.custom.version import PrinterColumn
-from koguma.kube.kinds import events, rbac
+from koguma.kube.kinds import custom_definitions, events, rbac
 from koguma.kube.registry import KubeEndpoint
 from koguma.model import columns as shared
 from koguma.model import labels
@@ -220,7 +220,11 @@ _CREATED: Final = TableColumn(
     type="date",
     doc="When it was made.",
 )
-_WITHOUT_AGE: Final = (rbac.ROLE.stored_as, rbac.CLUSTER_ROLE.stored_as)
+_WITHOUT_AGE: Final = (
+    rbac.ROLE.stored_as,
+    rbac.CLUSTER_ROLE.stored_as,
+    custom_definitions.DEFINITION.stored_as,
+)
 _WIDE: Final = (
     _label("Zone", labels.ZONE, "The zone that it comes from.", 1),
     _label("Origin", labels.ORIGIN, "Whether a zone or the Global control plane wrote it.", 1),

@@ -3,7 +3,7 @@
 Both are part of housekeeping: they are done by every control plane, by compare-and-swap.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 
@@ -32,18 +32,18 @@ class DefinitionKeeper:
         for definition in definitions:
             if definition.meta.deletion_timestamp:
                 is_done &= await self._end(definition)
-            elif definitions is not self._seen:
-                is_done &= await self._review(definition)
+        if definitions is not self._seen:
+            for definition in custom_definitions.in_doubt(definitions):
+                is_done &= await self._review(definition, definitions)
         self._seen = definitions if is_done else ()
         return is_done
 
-    async def _review(self, definition: Resource) -> bool:
-        status = custom_definitions.status_of(self._context, definition)
-        if is_same(status, definition.status):
+    async def _review(self, definition: Resource, definitions: Iterable[Resource]) -> bool:
+        status = custom_definitions.reviewed_status(definition, definitions)
+        if definition.meta.deletion_timestamp or is_same(status, definition.status):
             return True
-        return await self._write(
-            [Put(msgspec.structs.replace(definition, status=status), definition.revision)]
-        )
+        changed = msgspec.structs.replace(definition, status=status)
+        return await self._write([Put(changed, definition.revision)])
 
     async def _end(self, definition: Resource) -> bool:
         """Delete the objects of a definition, then the definition."""

@@ -10,16 +10,10 @@ from koguma.model.schema import Json
 _HIDDEN: Final = (RULES,)
 
 
-def definition(schema: Json, common: Mapping[str, Json]) -> dict[str, Json]:
-    """The schema of a version's objects; `common` is `apiVersion`, `kind` and `metadata`."""
-    described = dict(_published(schema))
-    described["properties"] = {**(described.get("properties") or {}), **common}
-    return described
-
-
-def _published(schema: Json) -> Json:
+def published(schema: Json) -> Json:
+    """A schema as clients get it."""
     if isinstance(schema, list):
-        return [_published(each) for each in schema]
+        return [published(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     shown = {
@@ -41,8 +35,8 @@ def _published(schema: Json) -> Json:
 
 
 def _fields(properties: Mapping[str, Json]) -> Json:
-    return {name: _published(field) for name, field in properties.items()}
+    return {name: published(field) for name, field in properties.items()}
 
 
 def _part(name: str, value: Json) -> Json:
-    return value if name in ("default", "enum", "example") else _published(value)
+    return value if name in ("default", "enum", "example") else published(value)

@@ -4,6 +4,7 @@ from functools import cached_property
 
 import msgspec
 
+from koguma.kube.custom import schemas
 from koguma.kube.structural import cel_rules
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -53,6 +54,11 @@ class CustomVersion(msgspec.Struct, frozen=True, dict=True, kw_only=True):
     def shows_as(self, other: "CustomVersion") -> bool:
         """Whether objects look the same by another definition of this version."""
         return self.schema == other.schema and self.webhook == other.webhook
+
+    @cached_property
+    def published_schema(self) -> Json:
+        """Its schema as clients get it; made once, however often other definitions change."""
+        return schemas.published(self.schema)
 
     @cached_property
     def has_rules(self) -> bool:
