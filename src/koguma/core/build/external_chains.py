@@ -35,8 +35,8 @@ def chain_matches(db: Db, specs: Iterable[ListenerSpec]) -> Iterator[ChainMatch]
 def _target(db: Db, spec: ListenerSpec, handling: PortHandling) -> ChainTarget:
     needs = outbound_listeners.cluster_ids(db, handling.backends)
     if spec.protocol == "tcp":
-        target = handling.name, handling.parts, _connection_routes(db, spec)
-        return ChainTarget(*target, needs, is_service=True)
+        requests = _connection_routes(db, spec, handling.parts["tcp"]["idle_timeout"])
+        return ChainTarget(handling.name, handling.parts, requests, needs, is_service=True)
     route_overlays = outbound_listeners.overlays_by_route_name(db, spec)
     http = logs.with_logs(overlay_merge.with_overlays({"hcm": {}}, spec.overlays.overlays), route_overlays)
     own, routes = handling.name, handling.routes
@@ -53,11 +53,17 @@ def _cluster(route: Data) -> str:
     return str((route.get("route") or {}).get("cluster") or "")
 
 
-def _connection_routes(db: Db, spec: ListenerSpec) -> list[Data]:
-    """Requests go where connections would go."""
+def _connection_routes(db: Db, spec: ListenerSpec, idle_timeout: str) -> list[Data]:
+    """Requests go where connections would go, and may be as quiet."""
     conf = items.conf(db, spec.tcp_entries) if spec.tcp_entries else {}
     origin = spec.tcp_entries[-1].policy if spec.tcp_entries else spec.destination
     original = OriginalDestination(spec.destination, spec.section, is_http=False, subset=spec.subset)
     split, _ = backends.split(db, conf.get("backendRefs"), origin, original)
     routes = envoy_routes.routes(names.ROUTE_DEFAULT, {}, [], split, lambda _ref: None)
-    return [outbound_routes.with_own_host(route) for route in routes]
+    return [_quiet(outbound_routes.with_own_host(route), idle_timeout) for route in routes]
+
+
+def _quiet(route: Data, idle_timeout: str) -> Data:
+    if "route" not in route:  # no backend resolves: an answer of the proxy's own
+        return route
+    return {**route, "route": {**route["route"], "idle_timeout": idle_timeout}}
