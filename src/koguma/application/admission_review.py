@@ -136,7 +136,7 @@ def answer(body: bytes, uid: str) -> AdmissionAnswer:
     try:
         document = msgspec.json.decode(body)
         documents.check_depth(document)
-    except (msgspec.DecodeError, RecursionError, documents.BadDocument):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, documents.BadDocument):
         raise UnreadableReview("its answer is no JSON") from None
     if not isinstance(document, dict):
         raise UnreadableReview(f"its answer is a value of type {json_type(document)}, not an AdmissionReview")

@@ -251,7 +251,7 @@ class AdmissionWebhooks:
             if (paths := scale_paths(request, endpoint)) is not None:
                 changed = scale.scaled(codec.document(candidate, endpoint, control_plane), changed, paths)
             decoded = codec.read(changed, endpoint, request.namespace, request.name)
-        except (msgspec.DecodeError, BadRequest, Invalid, TooLarge) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, BadRequest, Invalid, TooLarge) as error:
             raise WebhookFailed(matched.webhook.name, f"its patch cannot be applied: {error}") from None
         if decoded.unknown:
             listed = ", ".join(each.field for each in decoded.unknown)
