@@ -16,7 +16,9 @@ import pytest
 from egress_mesh import API, API_SNI, DB, GUEST, WEB, EgressMesh, started
 
 from tests import build
-from tests.core.external_servers import AUTHORITY, made
+from tests.core.external_servers import AUTHORITY, Server, Serving, made
+from tests.http_client import call
+from tests.kuma_dp import KumaDp
 from tests.live_mesh import Echo, echoed_bytes, steady_traffic
 from tests.ports import free_port
 from tests.waiting import until
@@ -196,3 +198,47 @@ def test_one_egress_serves_several_meshes_whatever_is_wrong_with_one_of_them(usu
 def permission(prefix: str) -> dict[str, Any]:
     allow = [{"spiffeID": {"type": "Prefix", "value": prefix}}]
     return {"rules": [{"default": {"allow": allow}}]}
+
+
+def test_endpoints_are_found_from_the_egress(usual: EgressMesh, tmp_path_factory: pytest.TempPathFactory):
+    local = Server(tmp_path_factory.mktemp("u"), "s", Serving(is_unix=True))
+    named = Echo(name="named")
+    usual._echoes.append(named)
+    ref = {"kind": "MeshExternalService", "name": "other", "port": 80}
+    rule = {"matches": [{"path": {"type": "PathPrefix", "value": "/"}}], "default": {"backendRefs": [ref]}}
+    target = {"kind": "MeshExternalService", "name": "api"}
+    route = {"type": "MeshHTTPRoute", "name": "r", "spec": {"to": [{"targetRef": target, "rules": [rule]}]}}
+    stat = "cluster.kri_extsvc_default_default__other_80.upstream_rq_2xx"
+    try:
+        for endpoint, told in (
+            (
+                {"address": "localhost", "port": named.port},
+                lambda: usual.web.call(API).json.get("name") == "named",
+            ),
+            ({"address": local.address}, lambda: usual.web.call(API).json.get("server") == "s"),
+        ):
+            usual.apply_only(usual.external("other", 80, "http", 0, endpoints=[endpoint]), route)
+            until(told, f"{endpoint} answers")
+            until(lambda: usual.out.stats(f"^{stat}$").get(stat, 0) > 0, "through the egress")
+    finally:
+        usual.apply_only()
+        local.close()
+
+
+def test_an_egress_of_kumas_agent_serves_as_ours_does(usual: EgressMesh):
+    networking = {"address": "127.0.0.1", "port": free_port(), "admin": {"port": free_port()}}
+    document = {"type": "ZoneEgress", "name": "kuma-1", "networking": networking}
+    token = usual.request("POST", "/tokens/zone", {"scope": ["egress"]}).text
+    fields = {"proxyType": "egress", "dataplaneToken": token, "dataplaneResource": json.dumps(document)}
+    with contextlib.closing(KumaDp(usual, document, **fields)) as kuma:
+        assert kuma.bootstrap["node"]["id"] == ".kuma-1"
+        stat = "cluster.kri_extsvc_default_default__api_443.upstream_rq_total"
+
+        def is_used() -> bool:
+            assert usual.web.call(API).status == 200
+            stats = call(kuma.admin_port, path=f"/stats?filter={stat}").text
+            return int(stats.rpartition(": ")[2] or 0) > 0
+
+        until(is_used, "it takes its share of the calls")
+        assert usual.proxies()["kuma-1"]["state"] == "synced"
+    until(lambda: "kuma-1" not in usual.proxies(), "it has left")
