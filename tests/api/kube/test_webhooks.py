@@ -269,6 +269,10 @@ def test_refusals_have_the_code_of_the_webhook(plane, server, namespace):
     maps = config_maps_in(plane, namespace)
     server.answers["no"] = lambda _request: denied("short and stout", code=418, reason="Teapot")
     assert failure(maps.create("a")) == (418, "Teapot")
+    server.answers["no"] = lambda _request: denied("my words", code=409, reason="AlreadyExists")
+    refused = maps.create("a")
+    assert failure(refused) == (409, "AlreadyExists")
+    assert refused.json["message"] == 'admission webhook "no.hooks.example" denied the request: my words'
     server.answers["no"] = lambda _request: denied()
     refused = maps.create("a")
     assert (
@@ -365,6 +369,20 @@ def test_an_apply_names_the_object_that_a_webhook_refuses(plane, server, namespa
     assert (refused.status, refused.json["detail"]) == (403, text)
     assert refused.json["causes"][0]["field"] == "objects[1]"
     assert timeouts(plane, namespace).list().json["items"] == []
+
+
+def test_what_an_apply_prunes_is_asked_about(plane, server, namespace):
+    envelope = {"set": namespace, "objects": [plain_document(name, namespace) for name in ("a", "b")]}
+    assert plane("POST", "/_apply", envelope).status == 200
+    configure(plane, server.webhook("keep", rule(KUMA, "meshtimeouts", operations=("DELETE",))))
+    server.answers["keep"] = lambda _request: denied("keep it")
+    pruning = {"set": namespace, "objects": envelope["objects"][:1], "prune": True}
+    assert plane("POST", "/_apply", pruning).status == 403
+    assert [review["name"] for review in server.reviews()] == ["b"]
+    assert timeouts(plane, namespace).exists("b")
+    server.answers.clear()
+    assert plane("POST", "/_apply", pruning).status == 200
+    assert not timeouts(plane, namespace).exists("b")
 
 
 def test_a_bad_patch_is_named_and_stores_nothing(plane, server, namespace):

@@ -103,7 +103,7 @@ def _reason(error: KogumaError) -> tuple[int, str]:
 
 
 def _message(error: KogumaError, target: RequestTarget | None, reason: str) -> str:
-    if target is None:
+    if target is None or isinstance(error, WebhookDenied):  # whose reason is its own
         return error.detail
     endpoint, name = target.endpoint, target.name
     match reason:
