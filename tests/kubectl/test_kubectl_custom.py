@@ -1,12 +1,15 @@
 """Custom resources with the real kubectl: from the definition to its end."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from tests.custom_resources import SCALE, definition_spec, version
 
 pytestmark = pytest.mark.slow
+GUIDE = Path(__file__).parents[2] / "docs" / "custom-resources.md"
 
 COLUMNS = [
     {"name": "Size", "type": "integer", "jsonPath": ".spec.size"},
@@ -65,3 +68,18 @@ def test_a_custom_resource_from_its_definition_to_its_end(kube):
         kube("delete", "crd", kind, "--timeout=20s")
         watch.wait_for_output("DELETED")
     assert "the server doesn't have a resource type" in kube.refused("get", kind)
+
+
+def test_the_definition_of_the_guide(kube):
+    """It is for everybody and not only for a namespace, so that it goes again at the end."""
+    text = re.search(r"^```yaml\n(.*?)^```$", GUIDE.read_text(), re.DOTALL | re.MULTILINE)[1]
+    kube("apply", "-f", "-", stdin=text)
+    try:
+        kube.applied(widget("example.com", "small", size=5, replicas=2))
+        assert kube.get("wd", "small")["spec"] == {"size": 5, "replicas": 2, "color": "red"}
+        found = kube("get", "wd", "--field-selector", "spec.color=red", "-o", "name")
+        assert found == "widget.example.com/small"
+        refused = kube.refused("patch", "wd", "small", "--type=merge", "-p", '{"spec":{"size":100}}')
+        assert "large widgets have one replica" in refused
+    finally:
+        kube("delete", "crd", "widgets.example.com")

@@ -35,6 +35,18 @@ _MISSING: Final = (
 )
 
 
+# What variables are: any lists and maps, and at the end a scalar. Numbers are `dyn`, since they may be
+# compared with those of the other type.
+CelShape = tuple[str, ...]
+_SCALARS: Final = {
+    "dyn": cel.Type.DYN,
+    "string": cel.Type.STRING,
+    "bool": cel.Type.BOOL,
+    "timestamp": cel.Type.TIMESTAMP,
+    "duration": cel.Type.DURATION,
+}
+
+
 class CelError(ValueError):
     """An expression that does not compile, or cannot be evaluated on a value."""
 
@@ -60,8 +72,8 @@ class CelProgram:
             raise CelError(_short(str(error))) from None
 
 
-@lru_cache(maxsize=16)
-def _environment(names: tuple[str, ...]) -> Any:
+@lru_cache(maxsize=64)
+def _environment(names: tuple[str, ...], shape: CelShape) -> Any:
     extensions = [
         ext_bindings.ExtBindings(),
         ext_encoders.ExtEncoders(),
@@ -69,13 +81,24 @@ def _environment(names: tuple[str, ...]) -> Any:
         ext_optional.ExtOptional(),
         ext_strings.ExtStrings(),
     ]
-    return cel.NewEnv(variables=dict.fromkeys(names, cel.Type.DYN), extensions=extensions)
+    return cel.NewEnv(variables=dict.fromkeys(names, _type(shape)), extensions=extensions)
 
 
-def compiled(text: str, names: tuple[str, ...], type_: str = BOOL) -> CelProgram:
-    """An expression over some variables that must give a value of a type."""
+def _type(shape: CelShape) -> Any:
+    first, *rest = shape
+    match first:
+        case "list":
+            return cel.Type.List(_type(tuple(rest)))
+        case "map":
+            return cel.Type.Map(cel.Type.STRING, _type(tuple(rest)))
+        case _:
+            return _SCALARS[first]
+
+
+def compiled(text: str, names: tuple[str, ...], type_: str = BOOL, shape: CelShape = ("dyn",)) -> CelProgram:
+    """An expression over some variables of one shape that must give a value of a type."""
     try:
-        expression = _environment(names).compile(text)
+        expression = _environment(names, shape).compile(text)
     except (TypeError, ValueError, RuntimeError) as error:
         raise CelError(_hinted(str(error))) from None
     found = expression.return_type().name()

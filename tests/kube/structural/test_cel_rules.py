@@ -103,6 +103,28 @@ def test_a_rule_that_cannot_hold_is_refused_with_the_definition(rule, message):
     assert message in told[0]
 
 
+@pytest.mark.parametrize(
+    ("schema", "rule", "fits"),
+    [
+        ({"type": "string"}, "self.startsWith('a')", True),
+        ({"type": "string"}, "self > 5", False),
+        ({"type": "boolean"}, "!self", True),
+        ({"type": "boolean"}, "self.size() > 1", False),
+        ({"type": "integer"}, "self > 5.5", True),
+        ({"type": "number"}, "self > 5", True),
+        ({"type": "array", "items": {"type": "string"}}, "self.all(x, x > 5)", False),
+        ({"type": "array", "items": {"type": "integer"}}, "self.all(x, x > 5)", True),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, "self.all(k, self[k] != k)", True),
+        ({"type": "object"}, "self > 5", False),
+        ({"type": "string", "format": "date-time"}, "self.getFullYear() > 2000", True),
+        ({"type": "string", "nullable": True}, "self == null || self == 'a'", True),
+    ],
+)
+def test_the_type_of_a_part_is_known_to_its_rules(schema, rule, fits):
+    found = list(cel_rules.schema_violations({**schema, "x-kubernetes-validations": [{"rule": rule}]}, "s"))
+    assert (found == []) is fits, found
+
+
 def test_rules_are_bounded_whatever_an_object_has():
     endless = with_rules(
         {"rule": "self.l.all(x, self.l.all(y, x + y >= 0))"}, properties={"l": {"type": "array"}}

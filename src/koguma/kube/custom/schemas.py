@@ -1,13 +1,10 @@
 """Published schemas of custom resources: those of their definitions, with what every object has."""
 
 from collections.abc import Mapping
-from typing import Final
 
 from koguma.kube import meta_schemas
 from koguma.kube.structural.words import EMBEDDED, RULES
 from koguma.model.schema import Json
-
-_HIDDEN: Final = (RULES,)
 
 
 def published(schema: Json) -> Json:
@@ -19,7 +16,6 @@ def published(schema: Json) -> Json:
     shown = {
         name: _fields(value) if name == "properties" and isinstance(value, dict) else _part(name, value)
         for name, value in schema.items()
-        if name not in _HIDDEN
     }
     if shown.get("additionalProperties") is True:  # `kubectl explain` stumbles over a truth value
         del shown["additionalProperties"]
@@ -39,4 +35,4 @@ def _fields(properties: Mapping[str, Json]) -> Json:
 
 
 def _part(name: str, value: Json) -> Json:
-    return value if name in ("default", "enum", "example") else published(value)
+    return value if name in ("default", "enum", "example", RULES) else published(value)

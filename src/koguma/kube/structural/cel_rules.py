@@ -12,7 +12,7 @@ from typing import Final
 from google.protobuf import duration_pb2, timestamp_pb2
 
 from koguma.kube import field_errors, times
-from koguma.kube.cel import BOOL, STRING, CelError, CelProgram, compiled
+from koguma.kube.cel import BOOL, STRING, CelError, CelProgram, CelShape, compiled
 from koguma.kube.structural.words import LIST_KEYS, LIST_TYPE, MISSING, RULES, list_key, properties, values
 from koguma.model import duration
 from koguma.model.resource import is_same
@@ -32,7 +32,12 @@ _FIELDS: Final = ("rule", "message", "messageExpression", "reason", "fieldPath",
 _TEXT: Final = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'')
 _OLD: Final = re.compile(r"\boldSelf\b")
 _PATH: Final = re.compile(r"(?:\.[A-Za-z_][A-Za-z0-9_-]*|\['[^']+'\])+")
-_TIMES: Final = ("date", "date-time", "datetime", "duration")
+_TIMES: Final = {
+    "date": "timestamp",
+    "date-time": "timestamp",
+    "datetime": "timestamp",
+    "duration": "duration",
+}
 _ESCAPES: Final = (("__", "__underscores__"), (".", "__dot__"), ("-", "__dash__"), ("/", "__slash__"))
 _RESERVED: Final = re.compile(
     r"true|false|null|in|as|break|const|continue|else|for|function|if|import|let|loop|package|namespace|return"
@@ -95,17 +100,35 @@ def _rule_violations(rule: Json, schema: Json, path: str) -> Iterator[Violation]
             yield field_errors.too_long(f"{path}.{name}", LENGTH_MAX)
             continue
         try:
-            _program(text, type_, is_optional=bool(rule.get("optionalOldSelf")))
+            _program(text, type_, _shape(schema), is_optional=bool(rule.get("optionalOldSelf")))
         except CelError as error:
             yield field_errors.invalid(f"{path}.{name}", text, f"compilation failed: {error}")
 
 
 @lru_cache(maxsize=4096)
-def _program(text: str, type_: str, *, is_optional: bool) -> CelProgram:
+def _program(text: str, type_: str, shape: CelShape, *, is_optional: bool) -> CelProgram:
     if is_optional:
         text = f"cel.bind(oldSelf, hasOld ? optional.of(oldValue) : optional.none(), {text})"
         return compiled(text, ("self", "oldValue", "hasOld"), type_)
-    return compiled(text, ("self", "oldSelf"), type_)
+    return compiled(text, ("self", "oldSelf"), type_, shape)
+
+
+def _shape(schema: Json) -> CelShape:
+    """What a part of an object is to its rules."""
+    if schema.get("nullable"):
+        return ("dyn",)
+    match schema.get("type"):
+        case "string":
+            return (_TIMES.get(schema.get("format") or "", "string"),)
+        case "boolean":
+            return ("bool",)
+        case "array" if isinstance(schema.get("items"), dict):
+            return ("list", *_shape(schema["items"]))
+        case "object":
+            others = values(schema)
+            return ("map", *(_shape(others) if others is not None else ("dyn",)))
+        case _:
+            return ("dyn",)
 
 
 def violations(value: Json, schema: Json, path: str = "", old: Json = MISSING) -> Iterator[Violation]:
@@ -178,13 +201,13 @@ def _broken(rule: Json, value: Json, schema: Json, path: str, old: Json) -> Iter
     at = f"{path}{rule['fieldPath']}".lstrip(".") if rule.get("fieldPath") else path
     shown = schema.get("type") or "object"
     try:
-        holds = _program(rule["rule"], BOOL, is_optional=is_optional)(variables)
+        holds = _program(rule["rule"], BOOL, _shape(schema), is_optional=is_optional)(variables)
     except CelError as error:
         about = rule.get("message") or rule["rule"]
         yield field_errors.invalid(at or "<nil>", shown, f"{error} evaluating rule: {about}", "rule")
         return
     if not holds:
-        message = _message(rule, variables, is_optional=is_optional)
+        message = _message(rule, variables, _shape(schema), is_optional=is_optional)
         yield _violation(rule.get("reason") or "FieldValueInvalid", at or "<nil>", shown, message)
 
 
@@ -200,10 +223,10 @@ def _violation(reason: str, path: str, shown: str, message: str) -> Violation:
             return field_errors.invalid(path, shown, message, "rule")
 
 
-def _message(rule: Json, variables: Json, *, is_optional: bool) -> str:
+def _message(rule: Json, variables: Json, shape: CelShape, *, is_optional: bool) -> str:
     if rule.get("messageExpression"):
         try:
-            found = _program(rule["messageExpression"], STRING, is_optional=is_optional)(variables)
+            found = _program(rule["messageExpression"], STRING, shape, is_optional=is_optional)(variables)
         except CelError:
             found = ""
         if isinstance(found, str) and found.strip() and "\n" not in found:
