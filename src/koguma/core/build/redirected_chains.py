@@ -119,55 +119,56 @@ def built(
     Requests for other hosts than the matched ones go to `otherwise`, or are answered with 503.
     """
     chains: list[Data] = []
-    route_configs: list[tuple[Data, tuple[Id, ...]]] = []
+    route_configs: dict[str, tuple[Data, tuple[Id, ...]]] = {}
     needs: dict[Id, None] = {}
     clusters: dict[str, Data] = {}
-    for cell in _cells(name, matches, closed_ports):
+    for cell in _cells(matches, closed_ports):
         tcp = next((match.target for match in cell.matches if match.protocol in ("tcp", "mysql")), None)
         for server_name, target in _by_server_name(cell.matches):
             names = {"server_names": [server_name]} if server_name else {}
             chains.append(_chain({**cell.criteria, "transport_protocol": "tls", **names}, target.tcp))
             needs |= dict.fromkeys(target.needs)
+            clusters |= target.tcp.get("clusters") or {}
         http = [match for match in cell.matches if match.protocol in HTTP_PROTOCOLS]
         if http:
-            targets = list({id(match.target): match.target for match in http}.values())
-            parts = _http_parts(name, cell.name, http, targets)
+            hosts = _hosts(http, tcp or otherwise)
+            config_name = _route_config_name(name, cell.port, hosts.get(ANY_DOMAIN), otherwise)
+            parts = _http_parts(name, config_name, http, hosts)
             is_http = {"transport_protocol": "raw_buffer", "application_protocols": list(_HTTP_VERSIONS)}
             chains.append(_chain({**cell.criteria, **is_http}, parts))
-            route_configs.append(_route_config(cell.name, http, tcp or otherwise))
-            needs[snapshot.ROUTES, cell.name] = None
+            if config_name not in route_configs:
+                route_configs[config_name] = _route_config(config_name, hosts)
+            needs[snapshot.ROUTES, config_name] = None
             clusters |= parts.get("clusters") or {}
         if tcp is not None:
             chains.append(_chain(cell.criteria, tcp.tcp))
             needs |= dict.fromkeys(tcp.needs)
             clusters |= tcp.tcp.get("clusters") or {}
     needs |= dict.fromkeys((snapshot.CLUSTER, cluster) for cluster in sorted(clusters))
-    return RedirectedChains(tuple(chains), tuple(route_configs), tuple(needs), clusters)
+    return RedirectedChains(tuple(chains), tuple(route_configs.values()), tuple(needs), clusters)
 
 
 class _Cell(msgspec.Struct, frozen=True, eq=False):
     """A port and an address range, between which Envoy chooses first, and all matches that it can have."""
 
-    name: str
+    port: int
     criteria: Data
     matches: Sequence[ChainMatch]
 
 
-def _cells(name: str, matches: Sequence[ChainMatch], closed_ports: Sequence[int]) -> Iterator[_Cell]:
+def _cells(matches: Sequence[ChainMatch], closed_ports: Sequence[int]) -> Iterator[_Cell]:
     ports = {match.port for match in matches if match.port not in (ALL_PORTS, *closed_ports)}
     for port in (ALL_PORTS, *sorted(ports)):
         at_port = [match for match in matches if match.port in (ALL_PORTS, port)]
         ranges = {match.addresses for match in at_port if match.addresses is not None}
         for addresses in (None, *sorted(ranges, key=str)):
             criteria: Data = {"destination_port": port} if port else {}
-            cell_name = f"{name}_{port or '*'}"
             if addresses is not None:
                 prefix = {"address_prefix": str(addresses.network_address), "prefix_len": addresses.prefixlen}
                 criteria["prefix_ranges"] = [prefix]
-                cell_name = f"{cell_name}_{str(addresses).replace(':', '-')}"
             there = [match for match in at_port if _covers(match, addresses)]
             if there:
-                yield _Cell(cell_name, criteria, there)
+                yield _Cell(port, criteria, there)
 
 
 def _covers(match: ChainMatch, addresses: IpRange | None) -> bool:
@@ -191,7 +192,7 @@ def _chain(criteria: Data, parts: Parts) -> Data:
 
 
 def _http_parts(
-    name: str, route_config: str, matches: Sequence[ChainMatch], targets: Sequence[ChainTarget]
+    name: str, route_config: str, matches: Sequence[ChainMatch], hosts: Mapping[str, ChainTarget]
 ) -> Parts:
     """The parts of a chain in which hosts decide. Requests for unknown hosts pass as unchanged as can be."""
     protocol = "grpc" if any(match.protocol == "grpc" for match in matches) else "http"
@@ -213,7 +214,7 @@ def _http_parts(
             filters.ROUTER: proto_json.typed(_ROUTER_TYPE, suppress_envoy_headers=True),
         },
     }
-    services = [target for target in targets if target.is_service]
+    services = [target for target in dict.fromkeys(hosts.values()) if target.is_service]
     if services:
         parts = overlay_merge.with_overlays(parts, [_agreed([target.http for target in services])])
     if "tracing" in parts["hcm"]:  # a trace is sampled by the request's id
@@ -254,17 +255,31 @@ def _common(maps: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
     }
 
 
-def _route_config(
-    name: str, matches: Sequence[ChainMatch], otherwise: ChainTarget | None
-) -> tuple[Data, tuple[Id, ...]]:
-    """The routes by host of one chain, and what they need."""
+def _hosts(matches: Sequence[ChainMatch], otherwise: ChainTarget | None) -> dict[str, ChainTarget]:
+    """Where the requests of one chain go, by host, in order."""
     targets: dict[str, ChainTarget] = {}
     for match in matches:
         targets.setdefault(match.domain or ANY_DOMAIN, match.target)
     if otherwise is not None:
         targets.setdefault(ANY_DOMAIN, otherwise)
+    return dict(sorted(targets.items()))
+
+
+def _route_config_name(
+    listener: str, port: int, unnamed: ChainTarget | None, otherwise: ChainTarget | None
+) -> str:
+    """The name of the routes of a chain.
+
+    All chains of a port have the same hosts, and differ only in who gets requests for none of these.
+    """
+    name = f"{listener}_{port or '*'}"
+    return name if unnamed is None or unnamed is otherwise else f"{name}_{unnamed.name}"
+
+
+def _route_config(name: str, targets: Mapping[str, ChainTarget]) -> tuple[Data, tuple[Id, ...]]:
+    """The routes by host, and what they need."""
     domains: dict[ChainTarget, list[str]] = {}
-    for domain, target in sorted(targets.items()):
+    for domain, target in targets.items():
         domains.setdefault(target, []).append(domain)
     hosts = [envoy_routes.virtual_host(target.name, target.routes, on) for target, on in domains.items()]
     if ANY_DOMAIN not in targets:
