@@ -9,7 +9,14 @@ from aiohttp import web
 from koguma.api import compression, lists, patches, tracing
 from koguma.api.call import Call, answer, answer_json
 from koguma.api.plain_encoder import PlainEncoder
-from koguma.application import advice, compare_and_swap, inline_secrets, quota, transactions, webhooks
+from koguma.application import (
+    admission_candidate,
+    advice,
+    compare_and_swap,
+    inline_secrets,
+    quota,
+    transactions,
+)
 from koguma.application.admission_review import CREATE, DELETE, UPDATE, AdmissionRequest
 from koguma.application.context import Context
 from koguma.application.webhooks import AdmissionWebhooks
@@ -204,11 +211,11 @@ class PlainObjects:
         draft = inline_secrets.restored(context, draft, before)
         endpoint = context.catalog.stored(draft.kind.stored_as)
         meta = before.meta if before else NO_META
-        candidate = webhooks.candidate_of(context, draft, endpoint, before, meta)
+        candidate = admission_candidate.candidate_of(context, draft, endpoint, before, meta)
         mutated = await self.webhooks.mutated(self.admission_request(call, candidate, before), candidate)
         if mutated.candidate is candidate:
             return draft, mutated.warnings
-        return webhooks.with_candidate(draft, candidate, mutated.candidate), mutated.warnings
+        return admission_candidate.with_candidate(draft, candidate, mutated.candidate), mutated.warnings
 
     async def validate(self, call: Call, resource: Resource, before: Resource | None) -> tuple[str, ...]:
         """Ask the validating webhooks about an object that was admitted; warnings for the writer."""

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import time
 import uuid
 from collections.abc import Mapping
 from typing import Final
@@ -24,6 +25,7 @@ KIND: Final = "AdmissionReview"
 CREATE: Final = "CREATE"
 UPDATE: Final = "UPDATE"
 DELETE: Final = "DELETE"
+SECONDS_MAX: Final = 60.0  # for all mutating webhooks together, or all validating ones
 _OPTIONS: Final = {CREATE: "CreateOptions", UPDATE: "UpdateOptions", DELETE: "DeleteOptions"}
 _WARNINGS_MAX: Final = 20
 _WARNING_LENGTH_MAX: Final = 256
@@ -42,6 +44,12 @@ class AdmissionRequest(msgspec.Struct, frozen=True):
     subresource: str = ""
     is_dry: bool = False
     options: Mapping[str, Json] = {}
+    deadline: float = msgspec.field(default_factory=lambda: time.monotonic() + SECONDS_MAX)
+
+    @property
+    def seconds_left(self) -> float:
+        """How long the next webhook may take: many slow ones hold a writer no longer than a request takes."""
+        return max(self.deadline - time.monotonic(), 0.0)
 
 
 class UnreadableReview(ValueError):

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 import structlog
 
-from koguma.application import namespaces
+from koguma.application import admission_candidate, namespaces
 from koguma.application.admission_review import (
     AdmissionAnswer,
     AdmissionRequest,
@@ -26,19 +26,15 @@ from koguma.application.admission_review import (
     scale_paths,
 )
 from koguma.application.context import Context
-from koguma.core import admission
-from koguma.kube import codec, match_conditions, namespaced_names, webhook_rules
-from koguma.kube.codec import DecodedObject
-from koguma.kube.custom import documents, scale
-from koguma.kube.custom.documents import CustomBody
+from koguma.kube import codec, match_conditions, webhook_rules
+from koguma.kube.custom import scale
 from koguma.kube.kinds import webhooks as kinds
 from koguma.kube.kinds.core import NAMESPACE
 from koguma.kube.registry import KubeEndpoint
 from koguma.kube.webhook_rules import Webhook
-from koguma.model import json_patch, labels
+from koguma.model import json_patch
 from koguma.model.errors import BadRequest, Invalid, KogumaError, TooLarge
-from koguma.model.forms import Draft
-from koguma.model.resource import NO_META, Meta, Resource
+from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.runtime.outgoing_calls import CallFailed
 
@@ -195,7 +191,7 @@ class AdmissionWebhooks:
         try:
             if not _conditions_hold(hook, question["request"]):
                 return None
-            given = await self._called(hook, question)
+            given = await self._called(hook, question, request.seconds_left)
         except WebhookFailed as error:
             if not hook.ignores_failure:
                 raise
@@ -214,11 +210,12 @@ class AdmissionWebhooks:
         olds = await conversions.shown([request.old] if request.old is not None else [], endpoint)
         return review(request, endpoint, seen, next(iter(olds), None), self._context.control_plane)
 
-    async def _called(self, hook: Webhook, question: Json) -> AdmissionAnswer:
+    async def _called(self, hook: Webhook, question: Json, seconds_left: float) -> AdmissionAnswer:
+        seconds = min(hook.timeout_seconds, seconds_left)
         url = f"{hook.url}?timeout={hook.timeout_seconds}s"
         try:
             body = await self._context.calls.post_json(
-                url, _encode(question), ca_bundle=hook.ca_bundle, timeout_seconds=hook.timeout_seconds
+                url, _encode(question), ca_bundle=hook.ca_bundle, timeout_seconds=seconds
             )
             given = answer(body, question["request"]["uid"])
         except (CallFailed, UnreadableReview) as error:
@@ -258,7 +255,7 @@ class AdmissionWebhooks:
             raise WebhookFailed(matched.webhook.name, f"its patch sets fields that do not exist: {listed}")
         if candidate.mesh and decoded.draft.mesh not in (None, candidate.mesh):
             raise WebhookFailed(matched.webhook.name, "its patch moves the object to another mesh")
-        return with_decoded(candidate, decoded, endpoint)
+        return admission_candidate.with_decoded(candidate, decoded, endpoint)
 
 
 def _conditions_hold(hook: Webhook, request: Json) -> bool:
@@ -274,81 +271,3 @@ def _conditions_hold(hook: Webhook, request: Json) -> bool:
     if failure:
         raise WebhookFailed(hook.name, failure)
     return True
-
-
-def candidate_of(
-    context: Context,
-    draft: Draft,
-    endpoint: KubeEndpoint,
-    before: Resource | None,
-    meta: Meta = NO_META,
-    status: Json = None,
-) -> Resource:
-    """A draft as the object that it asks for, not validated yet; the mesh is among its labels."""
-    kind = draft.kind
-    if namespaced_names.is_native(kind):
-        namespace = (draft.namespace or "") if kind.namespaced else ""
-        core_name = f"{draft.name}.{namespace}" if namespace else draft.name
-        new = Resource(kind=kind.stored_as, namespace=namespace, name=draft.name, core_name=core_name)
-    else:
-        identity = admission.identity_of(draft, before, context.control_plane)
-        _, mesh, zone, namespace, name = identity.key
-        new = Resource(
-            kind=kind.name, mesh=mesh, zone=zone, namespace=namespace, name=name, core_name=identity.core_name
-        )
-    fields = _stored_fields(draft.spec, endpoint)
-    if status is None:
-        status = fields.status if endpoint.custom else before.status if before else None
-    with_mesh = {labels.MESH: new.mesh} if new.mesh else {}
-    return msgspec.structs.replace(
-        new,
-        labels={**with_mesh, **draft.labels},
-        annotations=draft.annotations or (before.annotations if before and draft.annotations is None else {}),
-        spec=fields.fields,
-        status=status,
-        stored_version=endpoint.api_version if endpoint.custom else "",
-        meta=meta,
-        uid=before.uid if before else "",
-        revision=before.revision if before else 0,
-        generation=before.generation if before else 1,
-        creation_time=before.creation_time if before else "",
-    )
-
-
-def _stored_fields(spec: Json, endpoint: KubeEndpoint) -> CustomBody:
-    """Spec and status as they are stored: those of a custom object stand together in a document."""
-    if endpoint.custom is None or not isinstance(spec, dict):
-        return CustomBody(spec, None)
-    return documents.to_store(spec, endpoint.custom)
-
-
-def with_decoded(candidate: Resource, decoded: DecodedObject, endpoint: KubeEndpoint) -> Resource:
-    """The candidate with what a patched document says."""
-    fields = _stored_fields(decoded.draft.spec, endpoint)
-    meta = msgspec.structs.replace(
-        candidate.meta, finalizers=decoded.meta.finalizers, owner_references=decoded.meta.owner_references
-    )
-    return msgspec.structs.replace(
-        candidate,
-        labels=decoded.draft.labels,
-        annotations=decoded.draft.annotations or {},
-        spec=fields.fields,
-        status=fields.status if endpoint.custom else decoded.status,
-        meta=meta,
-    )
-
-
-def with_candidate(draft: Draft, before: Resource, after: Resource) -> Draft:
-    """The draft with what webhooks changed between two candidates of it."""
-    spec = after.spec
-    if after.stored_version and after.status is not None:
-        spec = {**spec, "status": after.status}
-    changed = dict(after.labels)
-    if labels.MESH not in draft.labels and changed.get(labels.MESH) == before.labels.get(labels.MESH):
-        changed.pop(labels.MESH, None)
-    return msgspec.structs.replace(
-        draft,
-        labels=changed,
-        annotations=after.annotations if after.annotations != before.annotations else draft.annotations,
-        spec=spec,
-    )

@@ -1,10 +1,12 @@
 """Admission webhooks: asked through every door, in the version that their rule names."""
 
 import json
+import threading
 from itertools import count
 
 import pytest
 
+from koguma.application import admission_review
 from koguma.kube import catalog
 from koguma.kube.registry import KubeEndpoint
 from tests import custom_resources
@@ -332,6 +334,19 @@ def test_a_webhook_that_hangs_or_is_down_fails_or_is_ignored(plane, server, name
     named = {**down, "clientConfig": {"service": {"namespace": "a", "name": "b", "path": "/c"}}}
     accepted(configurations.patch("hooks", {"webhooks": [named]}))
     assert 'Post "https://b.a.svc:443/c?timeout=10s"' in maps.create("b").json["message"]
+
+
+def test_many_slow_webhooks_have_a_limit_together(plane, server, namespace, monkeypatch):
+    monkeypatch.setattr(admission_review, "SECONDS_MAX", 0.5)
+    hung = threading.Event()
+    server.answers |= dict.fromkeys(("a", "b"), lambda _request: hung.wait(10) and {})
+    hooks = [server.webhook(path, MAPS, failurePolicy="Ignore", timeoutSeconds=30) for path in ("a", "b")]
+    configure(plane, *hooks, server.webhook("c", MAPS), kind="Mutating")
+    refused = config_maps_in(plane, namespace).create("m")
+    hung.set()
+    assert failure(refused) == (500, "InternalError")
+    assert 'failed calling webhook "c.hooks.example"' in refused.json["message"]
+    assert "no answer within 0s" in refused.json["message"]
 
 
 def plain_free():

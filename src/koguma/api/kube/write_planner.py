@@ -13,7 +13,7 @@ import msgspec
 from koguma.api.kube import escalation
 from koguma.api.kube.encoder import KubeEncoder
 from koguma.api.kube.request import WriteRequest
-from koguma.application import custom_admission, inline_secrets, webhooks
+from koguma.application import admission_candidate, custom_admission, inline_secrets
 from koguma.application.context import Context
 from koguma.application.kube_admission import KubeAdmission, PlannedWrite
 from koguma.application.webhooks import AdmissionWebhooks
@@ -122,13 +122,13 @@ class WritePlanner:
             return written, ()
         draft = inline_secrets.restored(self._context, written.draft, before)
         status = written.status if request.target.subresource else None
-        candidate = webhooks.candidate_of(
+        candidate = admission_candidate.candidate_of(
             self._context, draft, request.endpoint, before, written.meta, status
         )
         mutated = await self._webhooks.mutated(asked, candidate)
         if mutated.candidate is candidate:
             return written, mutated.warnings
-        draft = webhooks.with_candidate(draft, candidate, mutated.candidate)
+        draft = admission_candidate.with_candidate(draft, candidate, mutated.candidate)
         meta, status = mutated.candidate.meta, mutated.candidate.status
         return msgspec.structs.replace(written, draft=draft, meta=meta, status=status), mutated.warnings
 
