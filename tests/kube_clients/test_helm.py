@@ -11,6 +11,7 @@ import pytest
 from koguma.cli import main
 from tests.build import mesh
 from tests.control_plane import LocalControlPlane
+from tests.custom_resources import definition_spec, definitions_of
 from tests.kube_client import CORE, KOGUMA, KUMA, KubeClient, accepted
 
 pytestmark = pytest.mark.slow
@@ -104,3 +105,26 @@ def test_a_dry_run_on_the_server_stores_nothing(plane, helm):
     shown = works(helm("install", "trial", str(CHART), "--dry-run=server", "--create-namespace"))
     assert "kind: MeshTimeout" in shown
     assert not timeouts.exists("trial")
+
+
+def test_a_chart_brings_a_custom_resource_and_objects_of_it(plane, helm, tmp_path):
+    widget = {"apiVersion": "helm.example.com/v1", "kind": "Widget", "metadata": {"name": "brought"}}
+    spec = definition_spec(group="helm.example.com")
+    definition = definitions_of(plane).document("widgets.helm.example.com", spec=spec)
+    files = {
+        "Chart.yaml": {"apiVersion": "v2", "name": "widgets", "version": "1.0.0"},
+        "crds/widgets.yaml": definition,
+        "templates/widget.yaml": {**widget, "spec": {"size": 5}},
+    }
+    for name, document in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps(document))
+    works(helm("install", "widgets", str(tmp_path), "--create-namespace", "--wait"))
+    widgets = KubeClient(plane, NAMESPACE, "helm.example.com/v1", "Widget")
+    assert widgets.get("brought")["spec"] == {"size": 5, "color": "red", "replicas": 1}
+    (tmp_path / "templates/widget.yaml").write_text(json.dumps({**widget, "spec": {"size": 6}}))
+    works(helm("upgrade", "widgets", str(tmp_path), "--wait"))
+    assert widgets.get("brought")["spec"]["size"] == 6
+    works(helm("uninstall", "widgets", "--wait"))
+    assert not widgets.exists("brought")
+    assert definitions_of(plane).exists("widgets.helm.example.com"), "Helm leaves definitions in place"

@@ -7,7 +7,19 @@ import pytest
 
 from tests.control_plane import LocalControlPlane
 from tests.custom_resources import SCALE, WIDGET, defined, definitions_of, version
-from tests.kube_client import JSON_PATCH, STRATEGIC, TABLE, accepted, causes, failure, managers
+from tests.kube_client import (
+    JSON_PATCH,
+    KUMA,
+    STRATEGIC,
+    TABLE,
+    accepted,
+    bind_role,
+    causes,
+    create_role,
+    failure,
+    managers,
+    timeout_spec,
+)
 from tests.waiting import until
 
 SIZE = {"size": 5}
@@ -282,6 +294,29 @@ def test_rights_deny_by_default(widgets):
             method, name, {} if method in ("POST", "PATCH") else None, Impersonate_User="nobody"
         )
         assert failure(answer) == (403, "Forbidden")
+
+
+def test_names_of_our_kinds_in_another_group_are_other_objects(plane):
+    """What has the same name is not the same: neither its objects, nor its id, nor the rights on it."""
+    theirs = defined(plane, version(), kind="MeshTimeout", namespace="same")
+    ours = theirs.other(KUMA)
+    accepted(theirs.create("a", spec=SIZE))
+    assert not ours.exists("a")
+    accepted(ours.create("a", spec=timeout_spec()))
+    assert theirs.get("a")["spec"]["size"] == 5
+    ids = [
+        next(
+            each["resourceID"]
+            for each in plane("GET", f"/apis/{at}").json["resources"]
+            if each["name"] == "meshtimeouts"
+        )
+        for at in (ours.version, theirs.version)
+    ]
+    assert ids[0] != ids[1]
+    create_role(plane, "timeouts", {"apiGroups": ["kuma.io"], "resources": ["meshtimeouts"], "verbs": ["*"]})
+    bind_role(plane, "kim", "timeouts")
+    assert ours.send("GET", "a", Impersonate_User="kim").status == 200
+    assert theirs.send("GET", "a", Impersonate_User="kim").status == 403
 
 
 def test_cluster_scoped_objects_have_no_namespace(plane):
