@@ -73,9 +73,10 @@ def started(directory: Path) -> Iterator[EgressMesh]:
             build.mesh(mtls=build.builtin_mtls(), routing={"zoneEgress": True}),
             mesh.external("api", 443, "http", mesh.outside.port, tls=tls),
             mesh.external("db", 5432, "tcp", db.port),
+            build.mesh_service("backend"),  # which nobody serves
         )
         mesh.out = mesh.egress(wait=False)
-        mesh.web = mesh.sidecar("web-1", "web", serves=False, outbounds=(API, DB), wait=False)
+        mesh.web = mesh.sidecar("web-1", "web", serves=False, outbounds=(API, DB, "backend"), wait=False)
         mesh.guest = mesh.sidecar("guest-1", "guest", serves=False, outbounds=(API, DB), wait=False)
         for proxy in (mesh.out, mesh.web, mesh.guest):
             proxy.wait_for_output("is ready")

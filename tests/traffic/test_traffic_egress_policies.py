@@ -97,6 +97,14 @@ def test_requests_are_routed_to_another_external_service(mesh: EgressMesh):
     assert {mesh.web.call(API).json["name"] for _ in range(30)} == {"api", "other"}
 
 
+def test_requests_to_a_service_of_the_mesh_are_routed_outside(mesh: EgressMesh):
+    split = route("MeshHTTPRoute", {"backendRefs": [{**TO_API, "port": 443}]}, to="backend")
+    split["spec"]["to"][0]["targetRef"]["kind"] = "MeshService"
+    mesh.apply_only(split)
+    until(lambda: mesh.web.call("backend").status == 200, "the API answers for the service")
+    assert mesh.web.call("backend").json["name"] == "api"
+
+
 def test_connections_are_routed_to_another_external_service(mesh: EgressMesh):
     unused = TcpEcho()
     ref = {"kind": "MeshExternalService", "name": "db2", "port": 5433}
