@@ -2,6 +2,7 @@
 
 import pytest
 
+from koguma.application import custom_definitions
 from tests.control_plane import LocalControlPlane
 from tests.custom_resources import (
     WIDGET,
@@ -184,6 +185,17 @@ def test_an_approved_group_of_kubernetes_is_taken(definitions):
     approved = {"annotations": {"api-approved.kubernetes.io": "https://example.com/1"}}
     spec = definition_spec(group="approved.k8s.io")
     accepted(definitions.create("widgets.approved.k8s.io", spec=spec, metadata=approved))
+
+
+def test_there_are_not_too_many_of_them(definitions, plane, monkeypatch):
+    n_stored = len(definitions.list().json["items"])
+    monkeypatch.setattr(custom_definitions, "DEFINITIONS_MAX", n_stored + 1)
+    widgets = defined(plane, group="last.example.com")
+    answer = definitions.create("widgets.more.example.com", spec=definition_spec(group="more.example.com"))
+    assert failure(answer) == (403, "Forbidden")
+    assert "CustomResourceDefinitions; delete some that nobody needs" in answer.json["message"]
+    accepted(definitions.patch("widgets.last.example.com", {"metadata": {"labels": {"a": "b"}}}))
+    assert widgets.send("GET", "").status == 200
 
 
 def test_keywords_that_do_not_exist_are_left_out_with_a_warning(definitions):

@@ -8,6 +8,7 @@ import pytest
 from tests.control_plane import LocalControlPlane
 from tests.custom_resources import SCALE, WIDGET, defined, definitions_of, version
 from tests.kube_client import (
+    APPLY,
     JSON_PATCH,
     KUMA,
     STRATEGIC,
@@ -129,6 +130,16 @@ def test_replicas_are_scaled(widgets):
     tried = accepted(widgets.patch("a/scale", {"spec": {"replicas": 1}}, query={"dryRun": "All"}))
     assert (tried["kind"], tried["spec"]) == ("Scale", {"replicas": 1})
     assert widgets.get("a")["spec"]["replicas"] == 9
+    config = {"apiVersion": "autoscaling/v1", "kind": "Scale", "spec": {"replicas": 3}}
+    conflict = widgets.patch("a/scale", config, APPLY, {"fieldManager": "scaler"})
+    assert causes(conflict) == [(".spec.replicas", "FieldManagerConflict")]
+    applied = accepted(widgets.patch("a/scale", config, APPLY, {"fieldManager": "scaler", "force": "true"}))
+    assert (applied["kind"], applied["spec"]) == ("Scale", {"replicas": 3})
+    whole = widgets.get("a")
+    assert whole["spec"] == {"size": 5, "replicas": 3, "color": "red"}
+    assert ("scaler", "Apply") in managers(whole)
+    wrong = widgets.patch("a/scale", widgets.document("a"), APPLY, {"fieldManager": "scaler"})
+    assert failure(wrong) == (400, "BadRequest")
 
 
 def test_updates_name_the_revision_that_they_saw(widgets):

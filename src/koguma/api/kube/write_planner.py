@@ -223,7 +223,10 @@ def _with_warnings(planned: PlannedWrite, warnings: tuple[str, ...]) -> PlannedW
 
 def _config(request: WriteRequest) -> dict[str, Json]:
     """The applied configuration, with name and namespace from the path."""
-    document, target = request.body.value, request.target
+    document, target, custom = request.body.value, request.target, request.endpoint.custom
+    if target.subresource == SCALE and custom is not None and custom.scale is not None:
+        type_ = {"apiVersion": request.endpoint.api_version, "kind": request.endpoint.kind_name}
+        document = scale.scaled(type_, document, custom.scale)
     codec.check_type(document, request.endpoint)
     metadata = document.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
