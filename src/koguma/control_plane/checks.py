@@ -123,6 +123,10 @@ class HealthChecks:
             *state.listed(webhooks.VALIDATING.stored_as),
             *state.listed(webhooks.MUTATING.stored_as),
         ]
+        for each in configurations:
+            if not webhook_rules.is_readable(each):
+                text = f"{each.key} cannot be read: none of its webhooks is asked"
+                yield Check("webhooks", "error", text, "write it again, or delete it")
         names = [hook.name for each in configurations for hook in webhook_rules.webhooks_of(each)]
         for failing in self._context.webhook_failures.among(names):
             times = "once" if failing.n_failures == 1 else f"{failing.n_failures} times"

@@ -14,9 +14,10 @@ from koguma.kube import rbac
 from koguma.kube.kinds import parts, webhooks
 from koguma.kube.registry import KubeEndpoint, Registry
 from koguma.model.resource import Resource
-from koguma.model.schema import Json
+from koguma.model.schema import UNKNOWN, Json
 
 _ANY: Final = "*"
+_KINDS: Final = {kind.stored_as: kind for kind in (webhooks.VALIDATING, webhooks.MUTATING)}
 
 
 class WebhookRule(msgspec.Struct, frozen=True):
@@ -96,12 +97,17 @@ class Webhook(msgspec.Struct, frozen=True):
 
 
 def webhooks_of(configuration: Resource) -> Iterator[Webhook]:
-    """The webhooks of a stored configuration, in order; those that cannot be read are left out."""
+    """The webhooks of a stored configuration, in order; none of one that its kind cannot read.
+
+    What is written is checked; only a restored backup may have one that is not.
+    """
+    if not is_readable(configuration):
+        return
     for hook in parts.as_map(configuration.spec).get("webhooks") or ():
         config = hook.get("clientConfig") or {}
         yield Webhook(
             configuration=configuration.name,
-            name=hook["name"],
+            name=hook.get("name") or "",
             url=_url(config),
             ca_bundle=parts.payload(config.get("caBundle")) or b"",
             rules=tuple(map(_rule, hook.get("rules") or ())),
@@ -111,10 +117,17 @@ def webhooks_of(configuration: Resource) -> Iterator[Webhook]:
             object_selector=hook.get("objectSelector") or {},
             timeout_seconds=hook.get("timeoutSeconds") or webhooks.TIMEOUT_SECONDS,
             conditions=tuple(
-                (each["name"], each["expression"]) for each in hook.get("matchConditions") or ()
+                (each.get("name") or "", each.get("expression") or "")
+                for each in hook.get("matchConditions") or ()
             ),
             is_reinvoked=hook.get("reinvocationPolicy") == "IfNeeded",
         )
+
+
+def is_readable(configuration: Resource) -> bool:
+    """Whether a stored configuration has the shape of its kind."""
+    kind = _KINDS[configuration.kind]
+    return all(violation.rule == UNKNOWN for violation in kind.checker(configuration.spec, ""))
 
 
 def _rule(rule: Json) -> WebhookRule:
@@ -132,5 +145,5 @@ def _url(config: Json) -> str:
     if not service:
         return config.get("url") or ""
     path = service.get("path") or "/"
-    host = f"{service['name']}.{service['namespace']}.svc"
+    host = f"{service.get('name')}.{service.get('namespace')}.svc"
     return f"https://{host}:{service.get('port') or 443}/{path.removeprefix('/')}"

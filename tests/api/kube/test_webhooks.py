@@ -8,7 +8,10 @@ import pytest
 
 from koguma.application import admission_review
 from koguma.kube import catalog
+from koguma.kube.kinds import webhooks as kinds
 from koguma.kube.registry import KubeEndpoint
+from koguma.model.resource import Resource
+from koguma.store.contract import Put, Transaction
 from tests import custom_resources
 from tests.control_plane import LocalControlPlane
 from tests.https_server import Reply
@@ -374,6 +377,17 @@ def test_a_failing_webhook_is_shown_until_it_answers(plane, server, namespace):
     server.answers.clear()
     accepted(config_maps_in(plane, namespace).create("c"))
     assert shown() == []
+
+
+def test_a_configuration_that_nobody_checked_is_shown_and_stops_nothing(plane, server, namespace):
+    broken = Resource(
+        kind=kinds.VALIDATING.stored_as, name="broken", core_name="broken", spec={"webhooks": 5}
+    )
+    plane.run(plane.plane.store.write(Transaction((Put(broken),), "test")))
+    accepted(config_maps_in(plane, namespace).create("a"))
+    messages = [check["message"] for check in plane("GET", "/_check").json["checks"]]
+    assert any("broken" in text and "none of its webhooks is asked" in text for text in messages)
+    assert KubeClient(plane, "", VERSION, "ValidatingWebhookConfiguration").delete("broken").status == 200
 
 
 def test_an_apply_names_the_object_that_a_webhook_refuses(plane, server, namespace):

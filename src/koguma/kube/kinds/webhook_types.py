@@ -48,6 +48,10 @@ class MatchCondition(Spec):
     expression: Annotated[str | None, doc("The expression, which must be true for a call.")] = None
 
 
+class WebhookLabelSelector(RoleSelector):
+    """Objects by their labels; all that is said must hold, and nothing selects all."""
+
+
 class ValidatingWebhook(Spec):
     """One server, and when it is asked."""
 
@@ -59,10 +63,10 @@ class ValidatingWebhook(Spec):
         str | None, doc("Equivalent: rules are about all endpoints of the same objects. Exact: as written.")
     ] = None
     namespace_selector: Annotated[
-        RoleSelector | None, doc("Only objects in namespaces with these labels."), parts.ATOMIC
+        WebhookLabelSelector | None, doc("Only objects in namespaces with these labels."), parts.ATOMIC
     ] = None
     object_selector: Annotated[
-        RoleSelector | None, doc("Only objects with these labels, before or after."), parts.ATOMIC
+        WebhookLabelSelector | None, doc("Only objects with these labels, before or after."), parts.ATOMIC
     ] = None
     side_effects: Annotated[str | None, doc("None or NoneOnDryRun.")] = None
     timeout_seconds: Annotated[Int32 | None, doc("How long an answer may take, 1 to 30.")] = None
