@@ -664,3 +664,23 @@ def test_proxies_get_certificates_from_what_a_control_plane_has_stored(plane):
     leaf = x509.load_pem_x509_certificate(found.identity.pem.encode())
     leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(ca.encode()))
     assert [problem for problem in here.problems() if problem.mesh == "nine"] == []
+
+
+def test_a_zone_proxy_has_a_certificate_in_each_mesh_until_it_leaves_it():
+    setup = CertificateSetup()
+    egress, certificates = Key("ZoneEgress", "", "east", "", "egress-1"), setup.certificates
+    own = ("shop", ("spiffe://shop/zone-egress",))
+    secrets = {
+        each.name: each for each in certificates.of_zone_proxy(egress, (own, ("other", ("spiffe://o/z",))))
+    }
+    assert secrets.keys() == {TRUST, IDENTITY}  # the other mesh has no mTLS
+    for name, secret in secrets.items():
+        certificates.acked(egress, name, secret.version)
+    assert certificates.certified() == {egress}
+    again = certificates.of_zone_proxy(egress, (own,))
+    assert [each.version for each in again] == [secrets[TRUST].version, secrets[IDENTITY].version]
+    assert certificates.of_zone_proxy(egress, ()) == []
+    assert certificates.certified() == frozenset(), "a rotation does not wait for it any more"
+    certificates.of_zone_proxy(egress, (own,))
+    certificates.forget(egress)
+    assert certificates.changed() == ()
