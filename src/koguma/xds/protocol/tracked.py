@@ -190,6 +190,8 @@ class TrackedState:
         for name in names:
             id_ = type_, name
             offered = get(id_)
+            if state.has_nacked_versions:
+                state.forget_other_nacks(name, REMOVED if offered is None else offered.version)
             if (
                 is_certain and offered is not None and held.get(name) is offered
             ):  # the usual case after an ACK

@@ -145,6 +145,11 @@ class TypeState:
         """Whether that version was rejected on this stream, so that sending it again is useless."""
         return version in self._nacked_versions.get(name, ())
 
+    @property
+    def has_nacked_versions(self) -> bool:
+        """Whether a version of anything was rejected."""
+        return bool(self._nacked_versions)
+
     def nack(self, response: InFlightResponse, text: str) -> None:
         """Note a NACK, and which resources caused it.
 
@@ -168,6 +173,16 @@ class TypeState:
         if not culprits:
             self._bisect(sorted(sent))
         self.uncertain |= (sent.keys() | removed) - culprits
+
+    def forget_other_nacks(self, name: str, offered: str) -> None:
+        """Forget that versions other than the offered one were rejected: one that comes back is sent again.
+
+        Else nobody would learn why the proxy does not get it.
+        """
+        if offered in self._nacked_versions.get(name, ()):
+            self._nacked_versions[name] = {offered}
+        else:
+            self._nacked_versions.pop(name, None)
 
     def clear_nacked_versions(self) -> set[str]:
         """Allow rejected versions again, because the conflicting resource may be gone; their names."""
