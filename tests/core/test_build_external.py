@@ -267,6 +267,10 @@ ON_UNIX = [{"address": "unix:///run/x.sock"}]
             ],
         ),
         (
+            regular(endpoints=[{"address": "unix:///run/a\0b"}]),
+            [f'{AT}.endpoints[0].address: "unix:///run/a\0b" {NO_ADDRESS}'],
+        ),
+        (
             regular(endpoints=[{"address": "fe80::1%eth0"}]),
             [f'{AT}.endpoints[0].address: "fe80::1%eth0" {NO_ADDRESS}'],
         ),

@@ -230,6 +230,39 @@ REFUSED += [
                 "spec.destination.endpoints[2].address",
                 "must be an IP address, a domain, or unix:// and a path",
             ),
+            (
+                "spec.destination.endpoints",
+                "domains and unix sockets cannot be endpoints of one service; write two services",
+            ),
+        ],
+    ),
+    (
+        (
+            f"{{{DOMAIN}, destination: {{type: Regular, endpoints: ["
+            '{address: "unix:///run/a\\0b"}, '
+            f"{{address: 'unix:///{'x' * 106}'}}, {{address: 'unix:///{'x' * 107}'}}]}}}}"
+        ),
+        [
+            (
+                "spec.destination.endpoints[0].address",
+                "must be unix:// and an absolute path, such as unix:///run/app.sock",
+            ),
+            (
+                "spec.destination.endpoints[2].address",
+                "the path of a unix socket has at most 107 bytes",
+            ),
+        ],
+    ),
+    (
+        (
+            f"{{{DOMAIN}, destination: {{type: Regular, endpoints: ["
+            "{address: 'unix:///x'}, {address: 10.0.0.1}, {address: a.example}]}}"
+        ),
+        [
+            (
+                "spec.destination.endpoints",
+                "domains and unix sockets cannot be endpoints of one service; write two services",
+            ),
         ],
     ),
     # Two shapes in one.

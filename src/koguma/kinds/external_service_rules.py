@@ -27,6 +27,7 @@ _EXCLUDED: Final = {
 }
 _BELONGS_TO: Final = {"endpoints": "Regular", "tls": "Regular", "extension": "Extension"}
 _UNIX: Final = "unix://"
+SOCKET_PATH_LENGTH_MAX: Final = 107  # what fits into a socket's address
 
 
 def shape_violations(spec: Any, *, has_list: bool) -> Iterator[Violation]:
@@ -137,18 +138,34 @@ def _destination_violations(destination: Any, type_: str) -> Iterator[Violation]
     for index, endpoint in enumerate(destination.endpoints or ()):
         path = item(child(_DESTINATION, "endpoints"), index)
         yield from _endpoint_violations(endpoint, path)
+    if _is_mixed([endpoint.address for endpoint in destination.endpoints or ()]):
+        text = "domains and unix sockets cannot be endpoints of one service; write two services"
+        yield Violation(child(_DESTINATION, "endpoints"), text, "conflict")
+
+
+def _is_mixed(addresses: Sequence[str]) -> bool:
+    """Whether some endpoints need DNS and others cannot be in a cluster of Envoy that does."""
+    others = [address for address in addresses if not address.startswith(_UNIX)]
+    return len(others) < len(addresses) and any(not rules.is_ip(address) for address in others)
 
 
 def _endpoint_violations(endpoint: Any, path: str) -> Iterator[Violation]:
     if endpoint.address.startswith(_UNIX):
-        if not endpoint.address.removeprefix(_UNIX).startswith("/"):
-            text = "must be unix:// and an absolute path, such as unix:///run/app.sock"
-            yield Violation(child(path, "address"), text, "address")
+        if problem := _socket_problem(endpoint.address.removeprefix(_UNIX)):
+            yield Violation(child(path, "address"), problem, "address")
         if endpoint.port is not None:
             yield Violation(child(path, "port"), "a unix socket has no port; leave it out", "forbidden")
     elif not rules.is_ip(endpoint.address) and not rules.is_dns_name(endpoint.address):
         text = "must be an IP address, a domain, or unix:// and a path"
         yield Violation(child(path, "address"), text, "address")
+
+
+def _socket_problem(path: str) -> str:
+    if not path.startswith("/") or "\0" in path:
+        return "must be unix:// and an absolute path, such as unix:///run/app.sock"
+    if len(path.encode()) > SOCKET_PATH_LENGTH_MAX:
+        return f"the path of a unix socket has at most {SOCKET_PATH_LENGTH_MAX} bytes"
+    return ""
 
 
 def warnings(matches: Sequence[Any]) -> Iterator[str]:

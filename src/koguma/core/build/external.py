@@ -229,7 +229,7 @@ def _endpoints(destination: _ExternalDestination, port: Port) -> tuple[ExternalE
 
 def _is_address(endpoint: ExternalEndpoint) -> bool:
     if endpoint.address.startswith(envoy.UNIX):
-        return 0 < len(endpoint.path.encode()) <= _PATH_LENGTH_MAX
+        return 0 < len(endpoint.path.encode()) <= _PATH_LENGTH_MAX and "\0" not in endpoint.path
     if endpoint.ip:
         return "%" not in endpoint.ip
     return len(endpoint.address) <= _DOMAIN_LENGTH_MAX and _DOMAIN.fullmatch(endpoint.address) is not None
