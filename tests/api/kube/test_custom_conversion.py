@@ -201,6 +201,20 @@ def test_a_webhook_may_not_change_who_an_object_is(older, newer, webhook):
     assert "metadata.name of a was changed" in newer.send("GET", "a").json["message"]
 
 
+def test_no_object_is_stored_whose_definition_went_in_the_meantime(older, newer, webhook, plane):
+    name = f"widgets.{older.version.partition('/')[0]}"
+
+    def too_late(asked):
+        assert definitions_of(plane).delete(name).json["status"] == "Success"
+        return convert(asked)
+
+    webhook.reply = too_late
+    response = newer.create("a", spec={"host": "h", "port": "1"})
+    assert failure(response) == (404, "NotFound")
+    assert "was deleted in the meantime" in response.json["message"]
+    assert [key for key in plane.plane.store.state.stored_keys() if key.kind == name] == []
+
+
 def test_only_hosts_that_the_operator_allowed_and_that_prove_themselves_are_called(plane, webhook, tmp_path):
     elsewhere = {"url": "https://127.0.0.2:4/convert"}
     for client, why in ((elsewhere, "may not call"), ({"caBundle": None}, "certificate")):
