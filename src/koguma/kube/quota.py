@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from koguma.kube import namespaced_names
+from koguma.kube.kinds import parts
 from koguma.kube.kinds.quota import COUNT, COUNTED_ALIASES, RESOURCE_QUOTA, quantity
 from koguma.kube.registry import Registry, StorageSet
 from koguma.model.control_plane_info import ControlPlaneInfo
@@ -108,13 +109,13 @@ def _listed(counts: Iterable[tuple[str, int]]) -> str:
 
 def warnings(spec: Json, registry: Registry) -> list[str]:
     """Keys that count nothing, with what is meant perhaps."""
-    hard = spec.get("hard") if isinstance(spec, dict) else None
+    hard = parts.as_map(parts.as_map(spec).get("hard"))
     names = [
         f"{COUNT}{plural}.{group}" if group else f"{COUNT}{plural}"
         for plural, group in _counted_sets(registry)
     ]
     texts = []
-    for key in sorted(hard or {}):
+    for key in sorted(hard):
         if set_of(key, registry) is None:
             meant = nearest(key, names)
             hint = f'; did you mean "{meant}"?' if meant else ""
@@ -134,14 +135,17 @@ def status(quota: Resource, used: Counter[ObjectCount], registry: Registry, time
         "reason": _UNKNOWN if unknown else "AllCounted",
         "message": "; ".join(unknown) if unknown else "every key counts objects of this control plane",
     }
-    before: Json = next(iter((quota.status or {}).get("conditions") or ()), {})
+    conditions = parts.as_map(quota.status).get("conditions")
+    before = parts.as_map(next(iter(conditions), None) if isinstance(conditions, list) else None)
     changed = before.get("status") != condition["status"] or "lastTransitionTime" not in before
     condition["lastTransitionTime"] = time if changed else before["lastTransitionTime"]
     return {"hard": dict(sorted(_hard(quota).items())), "used": counts, "conditions": [condition]}
 
 
 def _hard(quota: Resource) -> Mapping[str, str]:
-    return (quota.spec or {}).get("hard") or {}
+    """The limits of a stored quota; one that nobody checked, from a backup, may have another shape."""
+    hard = parts.as_map(parts.as_map(quota.spec).get("hard"))
+    return {key: text for key, text in hard.items() if isinstance(text, str)}
 
 
 def is_quota(resource: Resource) -> bool:

@@ -5,6 +5,9 @@ from itertools import count
 
 import pytest
 
+from koguma.kube.kinds.quota import RESOURCE_QUOTA
+from koguma.model.resource import Resource
+from koguma.store.contract import Put, Transaction
 from tests import custom_resources
 from tests.control_plane import LocalControlPlane
 from tests.http_client import Response
@@ -288,3 +291,20 @@ def test_a_custom_resource_can_be_limited_before_it_exists(plane, namespace):
     for served in (widgets, widgets.other(version=f"{group}/v2")):
         assert f"requested: {key}=1, used: {key}=1" in served.create("b", spec={"size": 1}).json["message"]
     until(lambda: used(plane, namespace) == {key: "1"})
+
+
+@pytest.mark.parametrize("spec", [None, 5, {"hard": 5}, {"hard": {KUMA_KEY: 5}}, {"hard": {KUMA_KEY: "x"}}])
+def test_a_quota_that_nobody_checked_limits_nothing(plane, namespace, spec):
+    where = {"namespace": namespace, "name": "q", "core_name": f"q.{namespace}"}
+    broken = Resource(kind=RESOURCE_QUOTA.stored_as, **where, spec=spec, status={"conditions": 5})
+    plane.run(plane.plane.store.write(Transaction((Put(broken),), "test")))
+    assert put(plane, namespace, "a").status == 201
+    until(lambda: used(plane, namespace) == {}, "the status is written all the same")
+    assert quotas(plane, namespace).delete("q").status == 200
+
+
+def test_very_large_limits_stay_what_they_are(plane, namespace):
+    stored = accepted(quotas(plane, namespace).create("q", spec={"hard": {KUMA_KEY: "1e300"}}))
+    assert stored["spec"]["hard"] == {KUMA_KEY: str(2**63 - 1)}
+    accepted(quotas(plane, namespace).patch("q", {"metadata": {"labels": {"a": "b"}}}))
+    assert put(plane, namespace, "a").status == 201

@@ -42,6 +42,7 @@ _QUANTITY: Final = re.compile(
     r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,3}))?"
 )
 _QUANTITY_LENGTH_MAX: Final = 64
+_COUNT_MAX: Final = 2**63 - 1  # larger ones mean the same, as in Kubernetes
 _QUANTITY_MESSAGE: Final = (
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 )
@@ -113,7 +114,8 @@ def _text(value: Json) -> Json:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     text = str(value) if is_number else value
     count = quantity(text) if isinstance(text, str) else None
-    return str(int(count)) if count is not None and count == count.to_integral_value() else text
+    is_whole = count is not None and count == count.to_integral_value()
+    return str(min(int(count), _COUNT_MAX)) if count is not None and is_whole else text
 
 
 def quantity(text: str) -> Decimal | None:
