@@ -174,6 +174,54 @@ def test_everything_that_is_stored_is_linted_without_files(cli, shop):
     assert cli("lint", "--live").out == before.out
 
 
+OUTSIDE = """
+type: Mesh
+name: {mesh}
+mtls: {{enabledBackend: ca-1, backends: [{{name: ca-1, type: builtin}}]}}
+routing: {{zoneEgress: true}}
+---
+type: MeshExternalService
+name: outside
+mesh: {mesh}
+spec:
+  match: [{{type: InternalVIP, value: backend.svc.mesh.local, port: 80, protocol: http}}]
+  destination: {{type: Regular, endpoints: [{{address: 192.0.2.1}}]}}
+"""
+EGRESS = """
+type: ZoneEgress
+name: egress-{mesh}
+zone: default
+networking: {{address: 192.0.2.2, port: 10002}}
+"""
+
+
+def test_stored_objects_are_linted_with_the_egresses_and_the_host_names_of_the_server(cli, shop):
+    assert cli("apply", "-f", "-", given=OUTSIDE.format(mesh=shop)).code == 0
+    assert "KG021" in cli("lint", "--live").out
+    assert cli("apply", "-f", "-", given=EGRESS.format(mesh=shop)).code == 0
+    found = cli("lint", "--live").out
+    assert "KG021" not in found, "calls leave through the egress"
+    assert 'claim the host name "backend.svc.mesh.local" (by the HostnameGenerator' in found
+    cli("delete", "zoneegress", f"egress-{shop}")
+
+
+def test_of_two_claims_of_one_name_the_older_one_is_said_to_have_it(cli, mesh):
+    claim = """
+type: MeshExternalService
+name: {name}
+mesh: {mesh}
+spec:
+  match: [{{type: InternalVIP, value: one.ext, port: 80, protocol: http}}]
+  destination: {{type: Regular, endpoints: [{{address: 192.0.2.1}}]}}
+"""
+    cli("apply", "-f", "-", given=claim.format(name="younger-by-name", mesh=mesh))
+    time.sleep(1.1)  # creation times are those of a second
+    warned = cli("apply", "-f", "-", given=claim.format(name="a", mesh=mesh)).err
+    said = 'it leads to MeshExternalService "younger-by-name"'
+    assert said in warned
+    assert said in cli("lint", "--live").out
+
+
 def test_a_proxy_is_shown_with_its_ports_rules_and_problems(cli, shop):
     cli("apply", "-f", "-", given=json.dumps(timeout(shop, "lost", "1s", "gone")))
     ended = cli("inspect", "dataplane", "web", "-m", shop)

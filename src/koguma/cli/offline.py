@@ -31,7 +31,10 @@ from koguma.model.violation import Violation
 _GROUPS: Final = ("koguma.policies", "koguma.destinations")
 _BUILTIN: Final = "koguma.policies:POLICIES"
 # The kinds that the policy engine reads, beside policies.
-_ENGINE_KINDS: Final = ("Mesh", "Dataplane", "MeshGateway", *world.DESTINATION_KINDS)
+_ENGINE_KINDS: Final = (
+    *("Mesh", "Dataplane", "MeshGateway", "ZoneEgress", "HostnameGenerator"),
+    *world.DESTINATION_KINDS,
+)
 
 
 class FileViolation(NamedTuple):
@@ -264,6 +267,7 @@ def _resource(value: Json, kinds: Kinds) -> Resource | None:
         labels=draft.labels,
         spec=draft.spec,
         status=value.get("status"),
+        creation_time=value.get("creationTime", ""),
     )
 
 
