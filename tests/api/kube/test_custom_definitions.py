@@ -267,6 +267,7 @@ def test_a_definition_goes_with_its_objects(definitions, plane):
     assert conditions(ending)["Terminating"] == ("True", "InstanceDeletionPending")
     until(lambda: not widgets.exists("free"))
     assert widgets.create("late", spec={"size": 1}).status == 405
+    assert widgets.apply("late", spec={"size": 1}).status == 405
     verbs = plane("GET", f"/apis/{widgets.version}").json["resources"][0]["verbs"]
     assert "create" not in verbs
     assert definitions.exists(name)

@@ -136,7 +136,7 @@ class KubeWrites:
             return before
         if request.target.subresource:
             raise NotFound
-        check(self._context, request.call.user, request.target, "create")
+        self._check(request.call, request.target, "create")
         return None
 
     def _check(self, call: Call, target: RequestTarget, verb: str) -> None:
