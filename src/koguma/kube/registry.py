@@ -225,15 +225,20 @@ class Registry:
         return tuple(self._sets[prefix] for prefix in sorted(self._sets))
 
     def groups(self) -> dict[str, tuple[str, ...]]:
-        """Each group's versions, the preferred one first. Our own comes last: bare names mean Kuma's."""
+        """Each group's versions, the preferred one first. A bare name means the first group that has it.
+
+        So our own comes after Kuma's, and those of definitions last: nobody who may write a definition takes
+        the names of built-in kinds.
+        """
         versions: dict[str, set[str]] = {}
         for endpoint in self:
             versions.setdefault(endpoint.group, set()).add(endpoint.version)
-        return {group: tuple(sorted(versions[group], key=maturity)) for group in sorted(versions, key=_rank)}
+        built_in = {endpoint.group for endpoint in self if endpoint.custom is None}
 
+        def rank(group: str) -> tuple[bool, bool, str]:
+            return group not in built_in, group == KOGUMA, group
 
-def _rank(group: str) -> tuple[bool, str]:
-    return group == KOGUMA, group
+        return {group: tuple(sorted(versions[group], key=maturity)) for group in sorted(versions, key=rank)}
 
 
 def maturity(version: str) -> tuple[int, int, int, str]:

@@ -220,6 +220,18 @@ def test_custom_resources_are_listed_beside_our_own_kinds(plane):
     assert all("group" not in each for each in listed["resources"])
 
 
+def test_a_definition_takes_no_name_of_a_built_in_kind(definitions, plane):
+    """Clients take the first group that has a name, whichever group sorts before another."""
+    spec = definition_spec(kind="MeshTimeout", group="a.example.com", names={"shortNames": ["mt", "ns"]})
+    accepted(definitions.create("meshtimeouts.a.example.com", spec=spec))
+    groups = [each["name"] for each in plane("GET", "/apis").json["groups"]]
+    assert groups.index("rbac.authorization.k8s.io") < groups.index("a.example.com")
+    assert groups.index("kuma.io") < groups.index("koguma.io") < groups.index("a.example.com")
+    form = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+    aggregated = plane("GET", "/apis", Accept=form).json["items"]
+    assert [each["metadata"]["name"] for each in aggregated] == groups
+
+
 def test_what_identifies_a_definition_does_not_change(definitions, plane):
     widgets = defined(plane)
     name = f"widgets.{widgets.version.partition('/')[0]}"
