@@ -3,7 +3,8 @@
 A request becomes an event with its method, path, headers and body, and the function's answer a response. With
 `payloadPassthrough` the request's body is the event, and the function's result the response's body. The proxy
 signs the call (SigV4), so that programs hold no credentials of AWS: these are in a Secret of the mesh, as
-they are in `~/.aws/credentials`, or, without one, those of the proxy's machine.
+they are in `~/.aws/credentials`, or, without one, those of the proxy's machine: its environment and `~/.aws`,
+and with `useInstanceRole` what its cloud gives it.
 
 ```yaml
 type: MeshExternalService
@@ -67,6 +68,10 @@ class LambdaConfig(Spec):
         SecretRef | None,
         doc("The Secret with the credentials, as in ~/.aws/credentials; the machine's own by default."),
     ] = None
+    use_instance_role: Annotated[
+        bool | None,
+        doc("Whether, without a Secret, the machine's cloud is asked for its role too (EC2, ECS)."),
+    ] = None
     endpoint: Annotated[
         str | None,
         doc("Where Lambda is, as a URL: a VPC endpoint, or a local stand-in; that of AWS by default."),
@@ -88,6 +93,8 @@ def validate(config: LambdaConfig) -> Iterator[Violation]:
     if config.endpoint is not None and _endpoint(config.endpoint) is None:
         text = "must be http:// or https://, a host, and perhaps a port, such as http://localhost:4566"
         yield Violation("endpoint", text, "format")
+    if config.credentials is not None and config.use_instance_role:
+        yield Violation("useInstanceRole", "does not go with credentials: give one of them", "forbidden")
     if config.ca_cert is not None and not (config.endpoint or "").startswith("https://"):
         yield Violation("caCert", "goes with an endpoint that begins with https://", "forbidden")
 
@@ -128,7 +135,7 @@ def build(config: LambdaConfig, port: DestinationPort) -> DestinationParts:
         cluster=external.cluster(port.name, (endpoint,), tls),
         # Whatever programs speak: HTTP/1.1 is what every stand-in and VPC endpoint of Lambda takes.
         http_options={"explicit_http_config": {"http_protocol_options": {}}},
-        http_filters=(_RESTORE, _event(config, host), _sign(arn["region"], host, keys)),
+        http_filters=(_RESTORE, _event(config, host), _sign(arn["region"], host, _provider(config, keys))),
         body_bytes_max=_EVENT_BYTES_MAX,
     )
 
@@ -214,15 +221,27 @@ def _event(config: LambdaConfig, host: str) -> Data:
     )
 
 
-def _sign(region: str, host: str, keys: Data) -> Data:
+def _provider(config: LambdaConfig, keys: Data) -> Data:
+    """Where Envoy gets the credentials from.
+
+    It asks the metadata service of a cloud only where that is wanted: Envoy 1.40 can crash when a cluster
+    goes whose question is still open, and where there is no such service it is open nearly all the time.
+    """
+    if keys:
+        return {"custom_credential_provider_chain": True, "inline_credential": keys}
+    files: Data = {"environment_credential_provider": {}, "credentials_file_provider": {}}
+    metadata: Data = {"container_credential_provider": {}, "instance_profile_credential_provider": {}}
+    return {
+        "custom_credential_provider_chain": True,
+        **files,
+        **(metadata if config.use_instance_role else {}),
+    }
+
+
+def _sign(region: str, host: str, provider: Data) -> Data:
     """The filter that signs; Envoy hides its keys in the configuration dump, and so do we."""
     # Only what AWS needs is signed: Envoy changes its own headers after this.
     signed = [{"exact": "host"}, {"prefix": "x-amz-"}]
-    provider = (
-        {"credential_provider": {"custom_credential_provider_chain": True, "inline_credential": keys}}
-        if keys
-        else {}
-    )
     return proto_json.extension(
         "envoy.filters.http.aws_request_signing",
         "envoy.extensions.filters.http.aws_request_signing.v3.AwsRequestSigning",
@@ -230,7 +249,7 @@ def _sign(region: str, host: str, keys: Data) -> Data:
         region=region,
         host_rewrite=host,
         match_included_headers=signed,
-        **provider,
+        credential_provider=provider,
     )
 
 
