@@ -287,3 +287,4 @@ def test_two_managers_own_two_inbounds_of_a_proxy(timeouts):
     assert both["spec"]["networking"]["inbound"] == [main, other, second]
     fields = managers(both)["two", "Apply"]["f:spec"]["f:networking"]["f:inbound"]
     assert sorted(fields) == ['k:{"address":"","port":81}', 'k:{"address":"127.0.0.2","port":81}']
+    accepted(proxies.delete("web-1"))  # who writes a policy in this mesh is told what it selects
