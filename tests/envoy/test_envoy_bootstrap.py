@@ -121,6 +121,14 @@ def test_long_regular_expressions_are_read():
     [
         ("envoy.cluster_name", f"cluster.{DOTTED}.upstream_rq_total", DOTTED, "cluster.upstream_rq_total"),
         ("envoy.cluster_name", "cluster._kuma_ads.assignment", "_kuma_ads", "cluster.assignment"),
+        *(
+            ("envoy.cluster_name", f"cluster.{name}.upstream_rq_200", name, "cluster.upstream_rq_200")
+            for name in (
+                "meshpassthrough_tls_*.a_1.example.com_443",
+                "meshpassthrough_tcp_10.0.0.0/8_*",
+                "meshpassthrough_http_localhost_80",
+            )
+        ),
         ("envoy.http_conn_manager_prefix", f"http.{DOTTED}.rq", DOTTED, "http.rq"),
         ("envoy.listener_address", f"listener.{DOTTED}.cx", DOTTED, "listener.cx"),
         ("envoy.listener_address", "listener.127.0.0.1_80.cx", "127.0.0.1_80", "listener.cx"),
