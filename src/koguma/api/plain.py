@@ -153,17 +153,28 @@ class PlainObjects:
         if unreadable is not None:
             await self.commit(call, [Delete(unreadable.key)])
             return answer(b"{}")
-        resource = context.find(call.user, kind, mesh, name)
-        _check_preconditions(call, resource)
-        expected = resource.revision if call.header("If-Match") else None
-        texts = await self.webhooks.delete(self.admission_request(call, resource, resource, DELETE))
-        before_deletion = await advice.before_deletion(context, [resource])
-        changes = await self.commit(call, transactions.delete(context, resource, expected))
-        (deletion_warnings,) = await advice.deletion_warnings(
-            context, before_deletion, changes if dry_run(call) else None
-        )
-        warnings = (*texts, *deletion_warnings)
-        return answer_json({"warnings": list(warnings)} if warnings else {})
+        revision = 0
+
+        async def attempt() -> web.StreamResponse:
+            """Delete the very object that the webhooks were asked about."""
+            nonlocal revision
+            resource = context.find(call.user, kind, mesh, name)
+            revision = resource.revision
+            _check_preconditions(call, resource)
+            texts = await self.webhooks.delete(self.admission_request(call, resource, resource, DELETE))
+            before_deletion = await advice.before_deletion(context, [resource])
+            changes = await self.commit(call, transactions.delete(context, resource, revision))
+            (deletion_warnings,) = await advice.deletion_warnings(
+                context, before_deletion, changes if dry_run(call) else None
+            )
+            warnings = (*texts, *deletion_warnings)
+            return answer_json({"warnings": list(warnings)} if warnings else {})
+
+        def may_retry() -> bool:
+            stored = context.state.named(kind.name, mesh, name)
+            return call.header("If-Match") is None and stored is not None and stored.revision != revision
+
+        return await compare_and_swap.retried(attempt, f'{kind.name} "{name}"', may_retry)
 
     def _check_writable(self, kind: Kind) -> None:
         if kind.read_only_at(self._context.control_plane):

@@ -114,6 +114,27 @@ def doors(plane, namespace, idle="7s"):
     }
 
 
+@pytest.mark.parametrize("door", ["plain DELETE", "kube delete"])
+def test_what_is_deleted_is_what_the_webhook_was_asked_about(plane, server, namespace, door):
+    deletes = rule(KUMA, "meshtimeouts", operations=("DELETE",))
+    accepted(timeouts(plane, namespace).create("a", metadata=LABELS, spec=timeout_spec("5s")))
+
+    def answer(request):
+        """Somebody writes the object while the webhook is asked; of what it is then, it says no."""
+        if request["oldObject"]["spec"]["to"][0]["default"] == {"idleTimeout": "5s"}:
+            changed = plain_document("a", namespace, "6s")
+            assert plane("PUT", plain_path("a", namespace), changed).status == 200
+            return {}
+        return denied("not this one")
+
+    server.answers["deletes"] = answer
+    configure(plane, server.webhook("deletes", deletes))
+    refused = doors(plane, namespace)[door]()
+    assert refused.status == 403, refused.body
+    assert "not this one" in refused.text
+    assert timeouts(plane, namespace).exists("a")
+
+
 def test_a_rule_for_one_endpoint_is_asked_through_all_in_its_version(plane, server, namespace):
     configure(plane, server.webhook("check", rule(KUMA, "meshtimeouts")))
     accepted(timeouts(plane, namespace, KOGUMA).create("a", metadata=LABELS, spec=timeout_spec()))
