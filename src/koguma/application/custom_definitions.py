@@ -11,9 +11,10 @@ from typing import Final
 import msgspec
 
 from koguma.application.context import Context
-from koguma.kube import catalog, field_errors
+from koguma.kube import aggregation, catalog, field_errors
 from koguma.kube.custom import endpoints as custom_endpoints
 from koguma.kube.kinds import parts
+from koguma.kube.kinds.apiregistration import API_SERVICE
 from koguma.kube.kinds.custom_definitions import APPROVAL, CLEANUP, DEFINITION, is_protected
 from koguma.model.errors import Conflict, Forbidden, Invalid
 from koguma.model.resource import Key, Resource
@@ -57,9 +58,22 @@ def check(context: Context, resource: Resource, before: Resource | None) -> None
         violations.append(
             field_errors.required(at, f"{what}, see https://github.com/kubernetes/enhancements/pull/1111")
         )
+    violations += _remote_versions(context, resource.spec, before.spec if before else None)
     violations += _removed_versions(resource.spec, before.status if before else None)
     if violations:
         raise Invalid(violations)
+
+
+def _remote_versions(context: Context, spec: Json, before: Json) -> Iterator[Violation]:
+    """New versions that other servers serve: a definition takes no group from them."""
+    known = {version.get("name") for version in parts.as_map(before).get("versions") or ()}
+    services = map(aggregation.remote_service, context.state.listed(API_SERVICE.stored_as))
+    served = {each.version: each.name for each in services if each and each.group == spec.get("group")}
+    for index, version in enumerate(spec.get("versions") or ()):
+        name = version.get("name")
+        if name in served and name not in known:
+            at = f"{item('spec.versions', index)}.name"
+            yield field_errors.forbidden(at, f"another server serves it, by the APIService {served[name]}")
 
 
 def _removed_versions(spec: Json, status: Json) -> Iterator[Violation]:

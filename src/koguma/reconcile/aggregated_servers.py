@@ -20,6 +20,8 @@ from koguma.application.context import Context
 from koguma.kube import aggregation
 from koguma.kube.aggregation import RemoteService, RemoteVersion
 from koguma.kube.kinds import apiregistration
+from koguma.kube.kinds.custom_definitions import DEFINITION
+from koguma.kube.registry import Registry
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.reconcile.following import PAUSE_SECONDS, follow
@@ -48,14 +50,15 @@ class AggregatedServers:
         self._clock = clock
         self._front_proxy = FrontProxy(context, clock)
         self._stored: tuple[Resource, ...] = ()
+        self._local: Registry | None = None
         self._remotes: tuple[RemoteVersion, ...] = ()
 
     @property
     def remotes(self) -> tuple[RemoteVersion, ...]:
         """All groups and versions of other servers; the same tuple until something changes."""
-        stored = self._context.state.listed(KIND)
-        if stored is not self._stored:
-            self._stored = stored
+        stored, local = self._context.state.listed(KIND), self._context.catalog.registry
+        if stored is not self._stored or local is not self._local:
+            self._stored, self._local = stored, local
             self._set(tuple(self._known(service) for service in self._services()))
         return self._remotes
 
@@ -84,8 +87,8 @@ class AggregatedServers:
             self._context.catalogs.trust(aggregation.trusted_ids(remotes))
 
     async def run(self) -> None:
-        """Ask when an APIService changes and regularly, until cancelled."""
-        await follow(self._context.store, frozenset({KIND}), self._follow, _log)
+        """Ask when an APIService or what is served here changes, and regularly, until cancelled."""
+        await follow(self._context.store, frozenset({KIND, DEFINITION.stored_as}), self._follow, _log)
 
     async def _follow(self, watch: Watch) -> None:
         while True:

@@ -9,6 +9,8 @@ from tests import aggregated
 from tests.aggregated import API_SERVICES, NAME, available
 from tests.aggregated_server import GROUP, RESOURCE_ID, VERSION
 from tests.control_plane import LocalControlPlane
+from tests.custom_resources import definition_spec, definitions_of, version
+from tests.kube_client import accepted, failure
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -175,6 +177,37 @@ def test_what_cannot_be_served_is_refused_with_its_field(plane, server, spec, fi
     answer = plane("POST", API_SERVICES, document)
     assert answer.status == 422, answer.body
     assert field in [cause["field"] for cause in answer.json["details"]["causes"]]
+
+
+def test_a_definition_takes_no_version_from_another_server(plane):
+    definitions = definitions_of(plane)
+    spec = definition_spec(version("v0"), version(VERSION, storage=False), kind="Note", group=GROUP)
+    refused = definitions.create(f"notes.{GROUP}", spec=spec)
+    assert failure(refused) == (422, "Invalid"), refused.body
+    assert (
+        f"spec.versions[1].name: Forbidden: another server serves it, by the APIService {NAME}"
+        in (refused.json["message"])
+    )
+    assert plane("GET", NOTES).status == 200
+
+
+def test_another_server_is_asked_when_the_definition_of_its_version_has_gone(plane, server):
+    group = "both.example.com"
+    definitions, name = definitions_of(plane), f"widgets.{group}"
+    accepted(definitions.create(name, spec=definition_spec(group=group)))
+    document = server.document(group=group) | {"metadata": {"name": f"v1.{group}"}}
+    assert plane("POST", API_SERVICES, document).status == 201
+
+    def reasons():
+        status = plane("GET", f"{API_SERVICES}/v1.{group}").json.get("status") or {}
+        return [each["reason"] for each in status.get("conditions") or ()]
+
+    until(lambda: reasons() == ["Local"])
+    assert plane("GET", f"/apis/{group}/v1/widgets").status == 200
+    assert definitions.delete(name).status == 200
+    until(lambda: reasons() == ["FailedDiscoveryCheck"], "its server is asked, and serves another group")
+    assert plane("GET", f"/apis/{group}/v1/widgets").status == 503
+    assert plane("DELETE", f"{API_SERVICES}/v1.{group}").status == 200
 
 
 def test_an_address_that_no_operator_allowed_is_never_called(plane, server):
