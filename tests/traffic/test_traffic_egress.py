@@ -160,8 +160,10 @@ def test_without_an_egress_calls_fail_and_the_reason_is_shown(usual: EgressMesh)
     port = usual.out.inbound
     assert usual.out.stop() == 0
     until(lambda: usual.web.call(API).status == 503, "there is nowhere to go")
+    assert "KG021" in usual.koguma("lint", "--live", check=False).stdout
     usual.out = usual.egress(port=port)
     until(lambda: usual.web.call(API).status == 200, "the new egress is used")
+    assert "KG021" not in usual.koguma("lint", "--live", check=False).stdout
 
 
 def test_one_egress_serves_several_meshes_whatever_is_wrong_with_one_of_them(usual: EgressMesh):

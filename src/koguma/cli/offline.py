@@ -6,7 +6,7 @@ loaded beneath the files.
 """
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -265,10 +265,16 @@ def _resource(value: Json, kinds: Kinds) -> Resource | None:
         name=own.name,
         core_name=draft.name,
         labels=draft.labels,
+        annotations=_ready(draft.labels),
         spec=draft.spec,
         status=value.get("status"),
         creation_time=value.get("creationTime", ""),
     )
+
+
+def _ready(own: Mapping[str, str]) -> dict[str, str]:
+    """Plain documents do not say whether a proxy that registered has started: it is taken to have."""
+    return {labels.READY: labels.ready_mark(own)} if labels.REGISTERED_BY in own else {}
 
 
 _OPTIONS: Final = (

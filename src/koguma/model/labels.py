@@ -46,6 +46,11 @@ _PREFIX_WORDS = (
 )
 
 
+def ready_mark(labels: Mapping[str, str]) -> str:
+    """What the annotation of a registered object says once its proxy has its configuration."""
+    return labels.get(INSTANCE) or "yes"
+
+
 def syntax(labels: Mapping[str, str], field: str = "labels") -> Iterator[Violation]:
     """What Kubernetes would refuse in these keys and values, in key order."""
     for name in sorted(set(labels) - {GRACE_STARTED}):

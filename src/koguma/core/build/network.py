@@ -210,7 +210,7 @@ def own_service(db: Db, key: Key) -> str:
 
 def ready_mark(resource: Resource) -> str:
     """The annotation of a registered Dataplane once its proxy has its configuration and can be called."""
-    return resource.labels.get(labels.INSTANCE) or "yes"
+    return labels.ready_mark(resource.labels)
 
 
 def is_starting(resource: Resource) -> bool:
