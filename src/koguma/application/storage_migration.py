@@ -24,7 +24,7 @@ from koguma.kube.kinds import core, parts
 from koguma.kube.kinds.custom_definitions import DEFINITION
 from koguma.kube.registry import StorageSet
 from koguma.model import pruning as fields
-from koguma.model.errors import BadRequest
+from koguma.model.errors import BadRequest, KogumaError
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.store.contract import Delete, Operation, Put, Transaction
@@ -51,6 +51,7 @@ class MigrationProgress(msgspec.Struct, frozen=True):
     sets: tuple[MigratedSet, ...]
     rewritten: int = 0  # by this step
     next: str = ""  # where the next step goes on; empty at the end
+    failed: Mapping[str, str] = {}  # why objects of a resource stay as they are, by resource
 
 
 class _Cursor(msgspec.Struct, frozen=True):
@@ -89,8 +90,7 @@ async def step(context: Context, author: str, after: str) -> MigrationProgress:
     async def attempt() -> MigrationProgress:
         start = _read(after) if after else _cursor(context)
         batch = _next(context, start)
-        found = [await _rewritten(context, resource) for resource in batch]
-        rewritten = [new for new in found if new is not None]
+        rewritten, failed = await _rewritten(context, batch)
         operations: list[Operation] = [Put(new, new.revision, is_migration=True) for new in rewritten]
         is_last = len(batch) < STEP_SIZE
         end = start if is_last else _place(context, batch[-1])
@@ -101,7 +101,10 @@ async def step(context: Context, author: str, after: str) -> MigrationProgress:
         if operations:
             await context.store.write(Transaction(tuple(operations), author or SYSTEM, _REASON))
         return MigrationProgress(
-            _shown(context, _END if is_last else end), len(rewritten), "" if is_last else _written(end)
+            _shown(context, _END if is_last else end),
+            len(rewritten),
+            "" if is_last else _written(end),
+            failed,
         )
 
     return await compare_and_swap.retried(attempt, "an object")
@@ -130,11 +133,26 @@ def _custom(context: Context, resource: Resource) -> Resource | None:
     return msgspec.structs.replace(resource, stored_version=endpoint.set.version)
 
 
-async def _rewritten(context: Context, resource: Resource) -> Resource | None:
-    """An outdated object as a write of today would store it; a webhook may have to convert it."""
-    new = outdated(context, resource)
-    is_custom = new is not None and new.stored_version != resource.stored_version
-    return await context.in_storage_version(resource) if is_custom else new
+async def _rewritten(context: Context, batch: Sequence[Resource]) -> tuple[list[Resource], Mapping[str, str]]:
+    """The outdated objects as a write of today would store them, and why others stay as they are.
+
+    A webhook may have to convert them. Where it fails for one object, the others of its set are left alone:
+    each would wait as long for the same answer.
+    """
+    rewritten: list[Resource] = []
+    failed: dict[str, str] = {}
+    for resource in batch:
+        new = outdated(context, resource)
+        if new is None or resource.kind in failed:
+            continue
+        if new.stored_version != resource.stored_version:
+            try:
+                new = await context.in_storage_version(resource)
+            except KogumaError as error:
+                failed[resource.kind] = f"{resource.key}: {error.detail}"
+                continue
+        rewritten.append(new)
+    return rewritten, failed
 
 
 def _sets(context: Context) -> Iterator[StorageSet]:

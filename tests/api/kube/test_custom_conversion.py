@@ -233,3 +233,26 @@ def test_after_a_restart_objects_are_converted_again(folder, webhook, tmp_path):
         newer = older.other("again.example.com/v2")
         newer.plane = second
         assert newer.get("a")["spec"] == {"host": "h", "port": "1"}
+
+
+def test_a_webhook_that_fails_holds_up_the_migration_of_its_own_objects_only(older, newer, webhook):
+    for name in ("a", "b"):
+        accepted(older.create(name, spec={"hostPort": f"{name}:80"}))
+    others = defined(older.plane, version("v1"), version("v2", storage=False))
+    accepted(others.create("c", spec={"size": 1}))
+    definitions = definitions_of(older.plane)
+    name, other = (f"{each.kind.lower()}s.{each.version.partition('/')[0]}" for each in (older, others))
+    accepted(definitions.patch(name, {"spec": {"versions": list(both(storage="v2"))}}))
+    flipped = [version("v1", storage=False), version("v2")]
+    accepted(definitions.patch(other, {"spec": {"versions": flipped}}))
+    webhook.requests.clear()
+    webhook.reply = lambda _asked: Reply(b"", 500)
+    answer = older.plane("POST", "/_migrations/storage").json
+    assert name in answer["failed"]
+    assert "conversion webhook" in answer["failed"][name]
+    assert len(webhook.requests) == 1, "the other objects are not asked about"
+    assert definitions.get(other)["status"]["storedVersions"] == ["v2"]
+    assert definitions.get(name)["status"]["storedVersions"] == ["v1", "v2"]
+    webhook.reply = convert
+    assert older.plane("POST", "/_migrations/storage").json["failed"] == {}
+    assert definitions.get(name)["status"]["storedVersions"] == ["v2"]
