@@ -41,6 +41,21 @@ REFUSED: list[tuple[str, Expected]] = [
         ],
     ),
     (
+        (
+            f"{{match: [{VIP}], destination: {{type: Regular, endpoints: [{{address: a.com}}],"
+            " tls: {enabled: true, caCert: {}, clientCert: {secret: c, inlineString: d},"
+            " clientKey: {secret: k}}}}"
+        ),
+        [
+            ("spec.destination.tls.caCert", "must have exactly one of secret, inline and inlineString"),
+            ("spec.destination.tls.clientCert", "must have exactly one of secret, inline and inlineString"),
+        ],
+    ),
+    (
+        "{match: [{type: IP, value: '::ffff:10.9.1.1', port: 80, protocol: tcp}]}",
+        [("spec.match[0].value", "must be written as an IPv4 address: 10.9.1.1")],
+    ),
+    (
         "{match: {type: Domain, port: 0, protocol: tls}}",
         [
             ("spec.match.type", "unrecognized type 'Domain' - only 'HostnameGenerator' is supported"),
@@ -230,10 +245,6 @@ REFUSED += [
                 "spec.destination.endpoints[2].address",
                 "must be an IP address, a domain, or unix:// and a path",
             ),
-            (
-                "spec.destination.endpoints",
-                "domains and unix sockets cannot be endpoints of one service; write two services",
-            ),
         ],
     ),
     (
@@ -250,18 +261,6 @@ REFUSED += [
             (
                 "spec.destination.endpoints[2].address",
                 "the path of a unix socket has at most 107 bytes",
-            ),
-        ],
-    ),
-    (
-        (
-            f"{{{DOMAIN}, destination: {{type: Regular, endpoints: ["
-            "{address: 'unix:///x'}, {address: 10.0.0.1}, {address: a.example}]}}"
-        ),
-        [
-            (
-                "spec.destination.endpoints",
-                "domains and unix sockets cannot be endpoints of one service; write two services",
             ),
         ],
     ),
@@ -301,3 +300,12 @@ def test_a_domain_over_tcp_takes_its_whole_port():
     )
     address = "{type: IP, value: 10.0.0.1, port: 5432, protocol: tcp}"
     assert warnings("MeshExternalService", f"{{match: [{named}, {address}]}}") == []
+
+
+def test_domains_and_sockets_in_one_service_are_warned_of():
+    """The founding document's own example has both, so that they are legal."""
+    endpoints = "{address: 'unix:///x'}, {address: 10.0.0.1}, {address: a.example}"
+    spec = f"{{match: [{VIP}], destination: {{type: Regular, endpoints: [{endpoints}]}}}}"
+    assert violations("MeshExternalService", spec) == []
+    (text,) = warnings("MeshExternalService", spec)
+    assert text.startswith("spec.destination.endpoints: Envoy resolves all endpoints of a service or none")

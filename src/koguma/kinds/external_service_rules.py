@@ -85,10 +85,19 @@ def _value_problem(match: Any) -> str:
             name = match.value.removeprefix("*.")
             return "" if rules.is_dns_name(name) else 'must be a domain, which may begin with "*."'
         case "IP":
-            return "" if ip_range.parsed("IP", match.value) else "must be an IP address"
+            return _address_problem(match.value)
         case _:
             is_range = ip_range.parsed("CIDR", match.value) is not None
             return "" if is_range else "must be a range of addresses, such as 10.1.0.0/16"
+
+
+def _address_problem(value: str) -> str:
+    addresses = ip_range.parsed("IP", value)
+    if addresses is None:
+        return "must be an IP address"
+    mapped = getattr(addresses.network_address, "ipv4_mapped", None)
+    # The kernel redirects such calls as those of IPv4, so that the match would never fit.
+    return f"must be written as an IPv4 address: {mapped}" if mapped else ""
 
 
 def _is_wildcard(match: Any) -> bool:
@@ -138,9 +147,6 @@ def _destination_violations(destination: Any, type_: str) -> Iterator[Violation]
     for index, endpoint in enumerate(destination.endpoints or ()):
         path = item(child(_DESTINATION, "endpoints"), index)
         yield from _endpoint_violations(endpoint, path)
-    if _is_mixed([endpoint.address for endpoint in destination.endpoints or ()]):
-        text = "domains and unix sockets cannot be endpoints of one service; write two services"
-        yield Violation(child(_DESTINATION, "endpoints"), text, "conflict")
 
 
 def _is_mixed(addresses: Sequence[str]) -> bool:
@@ -168,6 +174,12 @@ def _socket_problem(path: str) -> str:
     return ""
 
 
-def warnings(matches: Sequence[Any]) -> Iterator[str]:
-    """Matches that take more than they say."""
-    return whole_port.warnings([(match.type, match.port, match.protocol) for match in matches])
+def warnings(matches: Sequence[Any], destination: Any) -> Iterator[str]:
+    """Matches that take more than they say, and endpoints that are legal and cannot be in one cluster."""
+    yield from whole_port.warnings([(match.type, match.port, match.protocol) for match in matches])
+    endpoints = (destination.endpoints if destination else None) or ()
+    if _is_mixed([endpoint.address for endpoint in endpoints]):
+        yield (
+            f"{_DESTINATION}.endpoints: Envoy resolves all endpoints of a service or none, so that nobody can"
+            " call one with domains and unix sockets; write two services, and a route that splits calls"
+        )

@@ -265,7 +265,7 @@ def _extension_violations(plugins: Plugins, spec: MeshExternalServiceSpec) -> It
 def _warn(plugins: Plugins, spec: MeshExternalServiceSpec, _context: ValidationContext) -> Iterator[str]:
     """Matches that take more than they say, and what a plugin warns of."""
     if not isinstance(spec.match, MeshExternalServiceVipMatch):
-        yield from external_service_rules.warnings(spec.match)
+        yield from external_service_rules.warnings(spec.match, spec.destination)
     extension, path = _extension(spec)
     plugin = extension_rules.plugin_of(extension, plugins)
     if extension is not None and plugin is not None:
@@ -330,8 +330,13 @@ def _source_violations(
         ("clientCert", tls.client_cert),
         ("clientKey", tls.client_key),
     ):
-        if source is not None and source.type is not None:
+        if source is None:
+            continue
+        if source.type is not None:
             yield from data_source.violations(source, child(path, field), ("Secret", "InsecureInline"))
+        elif sum(bool(each) for each in (source.secret, source.inline, source.inline_string)) != 1:
+            text = "must have exactly one of secret, inline and inlineString"
+            yield Violation(child(path, field), text, "source")
     if tls.client_cert is not None and tls.client_key is None:
         yield Violation(child(path, "clientKey"), "must be defined when clientCert is defined", "required")
     if tls.client_key is not None and tls.client_cert is None:

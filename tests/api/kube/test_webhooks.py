@@ -510,6 +510,7 @@ def test_statuses_are_subresources_of_their_own(plane, server, namespace):
     server.answers["set"] = lambda _request: patched(added("/status/used", {"pods": "7"}))
     quotas = KubeClient(plane, namespace, CORE, "ResourceQuota")
     accepted(quotas.create("q"))
+    until(lambda: quotas.get("q").get("status"), "the control plane has written its own status")
     assert server.reviews() == []
     written = accepted(quotas.replace({**quotas.get("q"), "status": {"hard": {"pods": "1"}}}, part="status"))
     assert written["status"]["used"] == {"pods": "7"}
