@@ -153,4 +153,4 @@ def test_others_are_answered_while_a_large_body_is_read(plane, path, n_labels) -
         n_answered += not answers
     sender.join()
     assert answers[0].status in (400, 422)
-    assert n_answered > 20
+    assert n_answered > 5, "one or two if nobody were answered meanwhile"

@@ -95,7 +95,8 @@ async def refused(proxy: RunningEnvoy) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("binding", [False, True], ids=["local", "virtual"])
-async def test_an_envoy_takes_whatever_a_case_gives_it(tmp_path, binding):
+async def test_an_envoy_takes_whatever_a_case_gives_it(tmp_path_factory, binding):
+    tmp_path = tmp_path_factory.mktemp("e")  # short: the path of a socket has at most 107 bytes
     gate = FakeGate()
     async with serving(gate, NOW) as (_, port), envoy(tmp_path, port, "DELTA_GRPC") as proxy:
         connection = await gate.connection()

@@ -322,6 +322,10 @@ def _verification_violations(verification: MeshExternalServiceVerification, path
             yield Violation(at, rules.one_of("type", *_SAN_TYPES), "enum")
 
 
+def _named(source: TlsSource) -> list[str]:
+    return [each for each in (source.secret, source.inline, source.inline_string) if each]
+
+
 def _source_violations(
     tls: MeshExternalServiceTls | MeshExternalServiceVerification, path: str
 ) -> Iterator[Violation]:
@@ -334,7 +338,8 @@ def _source_violations(
             continue
         if source.type is not None:
             yield from data_source.violations(source, child(path, field), ("Secret", "InsecureInline"))
-        elif sum(bool(each) for each in (source.secret, source.inline, source.inline_string)) != 1:
+        elif len(_named(source)) != 1 and (_named(source) or path.startswith("spec.destination.")):
+            # In the shape that Kuma released, an empty one is the same as none.
             text = "must have exactly one of secret, inline and inlineString"
             yield Violation(child(path, field), text, "source")
     if tls.client_cert is not None and tls.client_key is None:
