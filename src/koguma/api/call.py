@@ -79,8 +79,9 @@ class Call:
         choices = ", ".join((*words, "false"))
         raise BadRequest(f'query parameter "{name}" must be one of {choices}, not "{value[:100]}"')
 
-    async def body(self, size_max: int = BODY_BYTES_MAX, seconds_max: float = BODY_SECONDS_MAX) -> bytes:
+    async def body(self, size_max: int = BODY_BYTES_MAX, seconds_max: float | None = None) -> bytes:
         """The whole body, refused as soon as it is known to be too large."""
+        seconds_max = seconds_max or BODY_SECONDS_MAX
         encoding = self.header("Content-Encoding") or "identity"
         if encoding.lower() != "identity":  # Kubernetes reads no compressed bodies either
             raise UnsupportedMedia(
