@@ -224,8 +224,8 @@ def _event(config: LambdaConfig, host: str) -> Data:
 def _provider(config: LambdaConfig, keys: Data) -> Data:
     """Where Envoy gets the credentials from.
 
-    It asks the metadata service of a cloud only where that is wanted: Envoy 1.40 can crash when a cluster
-    goes whose question is still open, and where there is no such service it is open nearly all the time.
+    It asks the metadata service of a cloud only where that is wanted: Envoy 1.40 was seen to end when such a
+    cluster went, probably with a question open, and where there is no service one is open nearly always.
     """
     if keys:
         return {"custom_credential_provider_chain": True, "inline_credential": keys}
