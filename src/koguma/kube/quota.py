@@ -58,7 +58,9 @@ def set_of(key: str, registry: Registry) -> StorageSet | None:
 
 
 @lru_cache(maxsize=4)  # a catalog's registry does not change
-def _counted_sets(registry: Registry) -> dict[tuple[str, str], StorageSet]:
+@lru_cache(maxsize=4)
+def _counted_sets(registry: Registry) -> Mapping[tuple[str, str], StorageSet]:
+    """What keys can count, by plural and group; made once per registry, since every write asks."""
     local = {
         (endpoint.plural, endpoint.group): endpoint.set
         for endpoint in registry

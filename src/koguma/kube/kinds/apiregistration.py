@@ -7,7 +7,7 @@ import msgspec
 
 from koguma.kube import field_errors
 from koguma.kube.kinds import parts
-from koguma.kube.kinds.parts import Bytes, Int32, Time
+from koguma.kube.kinds.parts import Bytes, Int32
 from koguma.model.kind import Column, Kind, Scope, ValidationContext
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.violation import Violation
@@ -48,14 +48,8 @@ class ApiServiceSpec(Spec):
     version_priority: Annotated[Int32 | None, doc("The same for the version within its group.")] = None
 
 
-class ApiServiceCondition(Spec):
+class ApiServiceCondition(parts.ObjectCondition):
     """One thing that is true of the server, or not, and why."""
-
-    type: Annotated[str | None, doc("What the condition is about.")] = None
-    status: Annotated[str | None, doc("Whether it holds: True, False or Unknown.")] = None
-    last_transition_time: Annotated[Time | None, doc("When that last changed.")] = None
-    reason: Annotated[str | None, doc("The reason as one word.")] = None
-    message: Annotated[str | None, doc("The reason in a sentence.")] = None
 
 
 class ApiServiceStatus(Spec):

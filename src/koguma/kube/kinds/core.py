@@ -8,7 +8,7 @@ import msgspec
 
 from koguma.kube import field_errors
 from koguma.kube.kinds import parts
-from koguma.kube.kinds.parts import Bytes, LocalObjectReference, ObjectReference, SecretBytes, Time
+from koguma.kube.kinds.parts import Bytes, LocalObjectReference, ObjectReference, SecretBytes
 from koguma.model.kind import Column, Kind, Scope, ValidationContext
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.violation import Violation, item
@@ -38,14 +38,8 @@ class NamespaceSpec(Spec):
     ] = None
 
 
-class NamespaceCondition(Spec):
+class NamespaceCondition(parts.ObjectCondition):
     """One thing that is true of a namespace, or not, and why."""
-
-    type: Annotated[str | None, doc("What the condition is about.")] = None
-    status: Annotated[str | None, doc("Whether it holds: True, False or Unknown.")] = None
-    last_transition_time: Annotated[Time | None, doc("When that last changed.")] = None
-    reason: Annotated[str | None, doc("The reason as one word.")] = None
-    message: Annotated[str | None, doc("The reason in a sentence.")] = None
 
 
 class NamespaceStatus(Spec):

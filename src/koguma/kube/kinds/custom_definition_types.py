@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from koguma.kube.kinds import parts
-from koguma.kube.kinds.parts import Int32, Time
+from koguma.kube.kinds.parts import Int32
 from koguma.model.schema import Spec, doc
 
 _OPEN: Final = msgspec.Meta(
@@ -135,14 +135,9 @@ class DefinitionSpec(Spec):
     preserve_unknown_fields: Annotated[bool | None, doc("Must be false.")] = None
 
 
-class DefinitionCondition(Spec):
-    """One thing that is true of a definition, or not, and why."""
+class DefinitionCondition(parts.ObjectCondition):
+    """One thing that is true of a definition, or not, and why: NamesAccepted, Established, Terminating."""
 
-    type: Annotated[str | None, doc("NamesAccepted, Established, Terminating or NonStructuralSchema.")] = None
-    status: Annotated[str | None, doc("True, False or Unknown.")] = None
-    last_transition_time: Annotated[Time | None, doc("When that last changed.")] = None
-    reason: Annotated[str | None, doc("The reason as one word.")] = None
-    message: Annotated[str | None, doc("The reason in a sentence.")] = None
     observed_generation: Annotated[int | None, doc("The generation that it is about.")] = None
 
 

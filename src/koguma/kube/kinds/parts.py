@@ -60,6 +60,16 @@ class LocalObjectReference(Spec):
     name: Annotated[str | None, doc("Its name.")] = None
 
 
+class ObjectCondition(Spec):
+    """One thing that is true of an object, or not, and why; kinds name their own after it."""
+
+    type: Annotated[str | None, doc("What the condition is about.")] = None
+    status: Annotated[str | None, doc("Whether it holds: True, False or Unknown.")] = None
+    last_transition_time: Annotated[Time | None, doc("When that last changed.")] = None
+    reason: Annotated[str | None, doc("The reason as one word.")] = None
+    message: Annotated[str | None, doc("The reason in a sentence.")] = None
+
+
 def without_nulls(value: Json, *whole: str) -> Json:
     """The same value without fields that are null; fields of the names in `whole` stay as they are."""
     if isinstance(value, dict):

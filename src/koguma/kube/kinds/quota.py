@@ -7,7 +7,6 @@ from typing import Annotated, Final
 
 from koguma.kube import field_errors
 from koguma.kube.kinds import parts
-from koguma.kube.kinds.parts import Time
 from koguma.model.kind import Column, Kind, Scope, ValidationContext
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.violation import Violation
@@ -77,14 +76,8 @@ class ResourceQuotaSpec(Spec):
     scope_selector: Annotated[ScopeSelector | None, doc("Only for pods, which do not exist here.")] = None
 
 
-class ResourceQuotaCondition(Spec):
-    """One thing that is true of a quota, or not, and why."""
-
-    type: Annotated[str | None, doc("What the condition is about: Counted.")] = None
-    status: Annotated[str | None, doc("Whether it holds: True or False.")] = None
-    last_transition_time: Annotated[Time | None, doc("When that last changed.")] = None
-    reason: Annotated[str | None, doc("The reason as one word.")] = None
-    message: Annotated[str | None, doc("The reason in a sentence.")] = None
+class ResourceQuotaCondition(parts.ObjectCondition):
+    """One thing that is true of a quota, or not, and why; the type is Counted."""
 
 
 class ResourceQuotaStatus(Spec):
