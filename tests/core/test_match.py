@@ -22,6 +22,7 @@ conf:
   listeners:
     - {port: 8080, protocol: HTTP, tags: {port: http}}
     - {port: 8081, protocol: HTTP, tags: {port: admin, team: blue}}
+    - {port: 8081, protocol: HTTP, name: shop, hostname: Shop.lan}
 ---
 type: Dataplane
 mesh: default
@@ -54,7 +55,12 @@ kind: Dataplane
 metadata: {name: app, namespace: demo}
 spec: {networking: {address: 10.0.0.5, inbound: [{port: 80, tags: {kuma.io/service: app}}]}}
 """
-ALL = {"web": ("main", "admin"), "client": (), "edge-1": ("8080", "8081"), "front-door": (), "app": ("80",)}
+EDGE = ("8080:*", "8081:*", "8081:shop.lan")
+ALL = {"web": ("main", "admin"), "client": (), "edge-1": EDGE, "front-door": (), "app": ("80",)}
+
+
+def gateway(**narrowed):
+    return {"kind": "MeshGateway", "name": "edge", **narrowed}
 
 
 def selected(ref, control_plane=ControlPlaneInfo(), **labels):  # noqa: B008 - a value
@@ -96,10 +102,16 @@ def selected(ref, control_plane=ControlPlaneInfo(), **labels):  # noqa: B008 - a
         ({"kind": "Dataplane", "name": "web"}, {"web": ("main", "admin")}),
         ({"kind": "Dataplane", "name": "app", "namespace": "demo"}, {"app": ("80",)}),
         ({"kind": "Dataplane", "name": "app", "namespace": "other"}, {}),
-        ({"kind": "MeshGateway", "name": "edge"}, {"edge-1": ("8080", "8081")}),
-        ({"kind": "MeshGateway", "name": "edge", "tags": {"port": "http"}}, {"edge-1": ("8080",)}),
-        ({"kind": "MeshGateway", "name": "edge", "tags": {"team": "red"}}, {"edge-1": ("8080",)}),
-        ({"kind": "MeshGateway", "name": "edge", "tags": {"port": "none"}}, {}),
+        (gateway(), {"edge-1": EDGE}),
+        (gateway(tags={"port": "http"}), {"edge-1": ("8080:*",)}),
+        (gateway(tags={"team": "red"}), {"edge-1": ("8080:*", "8081:shop.lan")}),
+        (gateway(tags={"port": "none"}), {}),
+        (gateway(sectionName="shop"), {"edge-1": ("8081:shop.lan",)}),
+        (gateway(sectionName="8081"), {"edge-1": ("8081:*", "8081:shop.lan")}),
+        (gateway(sectionName="808"), {}),
+        (gateway(sectionName="nothing"), {}),
+        (gateway(sectionName="8081", tags={"port": "admin"}), {"edge-1": ("8081:*",)}),
+        (gateway(sectionName="shop", tags={"port": "admin"}), {}),
         ({"kind": "MeshGateway", "name": "other"}, {}),
         ({"kind": "MeshHTTPRoute", "name": "nowhere"}, {}),
     ],

@@ -124,6 +124,7 @@ REASONS = [
         {**DATAPLANE, "top_section": True},
         "it selects whole proxies, one for a single inbound wins",
     ),
+    (GATEWAY, {**GATEWAY, "top_section": True}, "it selects the whole gateway, one with a sectionName wins"),
     ({"origin": "global"}, {"origin": "zone"}, "its origin is global, zone wins"),
     ({"origin": ""}, {"origin": "zone"}, "its origin is unknown, zone wins"),
     (

@@ -6,6 +6,7 @@ from kinds_check import Expected, violations
 PORT = "port must be in the range [1, 65535]"
 FORBIDDEN = ("kuma.io/external-service-name", "kuma.io/protocol", "kuma.io/service", "kuma.io/zone")
 CERT = "{secret: c}"
+NAME = "must be a DNS label, at most 63 lower-case letters, digits and hyphens, and no number"
 AT = "conf.listeners[0]"
 SELECTOR_VALUE = (
     'tag value must consist of alphanumeric characters, dots, dashes, slashes and underscores or be "*"'
@@ -88,6 +89,18 @@ REFUSED: list[tuple[str, Expected]] = [
     (
         gateway("{port: 80, protocol: HTTP}", "{port: 80, protocol: HTTP, hostname: '*'}"),
         [(f"conf.listeners[{i}]", "multiple listeners for hostname on this port") for i in (0, 1)],
+    ),
+    (
+        gateway("{port: 80, protocol: HTTP, hostname: a.lan}", "{port: 80, protocol: HTTP, hostname: A.lan}"),
+        [(f"conf.listeners[{i}]", "multiple listeners for hostname on this port") for i in (0, 1)],
+    ),
+    *[
+        (gateway(f"{{name: {name}, port: 80, protocol: HTTP}}"), [(f"{AT}.name", NAME)])
+        for name in ("''", "'80'", "Shop", "shop.lan", f"{'a' * 64}")
+    ],
+    (
+        gateway("{name: a, port: 80, protocol: HTTP}", "{name: a, port: 81, protocol: HTTP}"),
+        [(f"conf.listeners[{i}].name", "must be unique among the listeners of a gateway") for i in (0, 1)],
     ),
     (
         gateway(

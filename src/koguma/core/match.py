@@ -36,7 +36,7 @@ class Selector(msgspec.Struct, frozen=True):
     namespace: str = ""
     labels: Pairs = ()
     tags: Pairs = ()  # of MeshSubset, MeshService, MeshServiceSubset; of the listeners of a MeshGateway
-    section: str = ""
+    section: str = ""  # of a Dataplane's inbounds, or of a MeshGateway's listeners: a name or a port
     proxy_types: tuple[str, ...] = ()
     role: PolicyRole = PolicyRole.SYSTEM
     origin: str = ""
@@ -57,8 +57,9 @@ class Traits(msgspec.Struct, frozen=True):
     namespace: str
     name: str  # empty unless some selector asks for this name
     labels: Pairs
-    inbounds: tuple[tuple[str, Pairs], ...]  # section, tags
+    inbounds: tuple[tuple[str, Pairs], ...]  # section, tags; of a built-in gateway, its listeners'
     gateway_tags: Pairs
+    listener_names: Pairs = ()  # by section, those that have one
 
 
 class Matched(msgspec.Struct, frozen=True):
@@ -122,7 +123,8 @@ def _of_ref(db: Db, base: Selector, ref: Json) -> Selector:
                 section=ref.get("sectionName") or "",
             )
         case "MeshGateway":
-            return _with(base, by="MeshGateway", name=name, tags=pairs(ref_tags))
+            section = ref.get("sectionName") or ""
+            return _with(base, by="MeshGateway", name=name, tags=pairs(ref_tags), section=section)
         case _:
             return _through_route(db, base, kind, name, ref)
 
@@ -200,6 +202,7 @@ def traits(db: Db, key: Key) -> Traits | None:
             (section, visible_tags(proxy, own, mentions)) for section, own in _inbounds(db, proxy, gateway)
         ),
         gateway_tags=visible_tags(proxy, proxy.gateway_tags, mentions),
+        listener_names=_listener_names(db, gateway) if gateway is not None else (),
     )
 
 
@@ -208,20 +211,41 @@ def _inbounds(db: Db, proxy: Proxy, gateway: Key | None) -> Iterator[tuple[str, 
     for inbound in proxy.inbounds:
         yield inbound.section, inbound.tags
     if gateway is not None:
-        for section, own in listeners(db, gateway):
-            yield section, pairs({**dict(proxy.gateway_tags), **dict(own)})
+        for listener in listeners(db, gateway):
+            yield listener.section, pairs({**dict(proxy.gateway_tags), **dict(listener.tags)})
+
+
+class GatewayListener(msgspec.Struct, frozen=True):
+    """What selectors see of a listener of a MeshGateway; `section` is unique in its gateway."""
+
+    section: str  # `<port>:<host name or *>`
+    name: str
+    tags: Pairs  # the gateway's, overlaid by its own
+
+
+def listener_section(listener: Json) -> str:
+    """The section of a listener: its port and host name, which no two listeners of a gateway share."""
+    return f"{listener.get('port') or 0}:{(listener.get('hostname') or '*').lower()}"
 
 
 @question
-def listeners(db: Db, gateway: Key) -> tuple[tuple[str, Pairs], ...]:
-    """The listeners of a MeshGateway: the port as text, and the gateway's tags overlaid by its own."""
+def listeners(db: Db, gateway: Key) -> tuple[GatewayListener, ...]:
+    """The listeners of a MeshGateway."""
     resource = world.RESOURCES.get(db, gateway)
     spec = resource.spec if resource else {}
     shared = spec.get("tags") or {}
     return tuple(
-        (str(listener.get("port") or 0), pairs({**shared, **(listener.get("tags") or {})}))
+        GatewayListener(
+            listener_section(listener),
+            listener.get("name") or "",
+            pairs({**shared, **(listener.get("tags") or {})}),
+        )
         for listener in (spec.get("conf") or {}).get("listeners") or ()
     )
+
+
+def _listener_names(db: Db, gateway: Key) -> Pairs:
+    return tuple((each.section, each.name) for each in listeners(db, gateway) if each.name)
 
 
 def some(values: Pairs, keys: frozenset[str]) -> Pairs:
@@ -344,8 +368,18 @@ def _all_fit(required: Pairs, own_tags: Pairs) -> bool:
 def _by_gateway(selector: Selector, traits: Traits) -> Iterable[str] | None:
     if traits.gateway is None or traits.gateway.name != selector.name:
         return None
-    sections = [section for section, own in traits.inbounds if _all_fit(selector.tags, own)]
-    return sections if sections or not selector.tags else None
+    names = dict(traits.listener_names)
+    sections = [
+        section
+        for section, own in traits.inbounds
+        if _all_fit(selector.tags, own) and _is_named(selector.section, section, names.get(section))
+    ]
+    return sections if sections or not (selector.tags or selector.section) else None
+
+
+def _is_named(word: str, section: str, name: str | None) -> bool:
+    """Whether a listener is meant: by its name, or by its port, which several may share."""
+    return not word or word == name or word == section.partition(":")[0]
 
 
 @question

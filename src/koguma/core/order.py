@@ -7,7 +7,7 @@ words.
 
 1. tier: on a mesh or service < on a route by the deprecated top-level targetRef < on a route in `to`
 2. kind of the top-level targetRef: Mesh < Dataplane < MeshSubset < ... < MeshHTTPRoute
-3. both Dataplane: by labels < by name, whole proxy < one inbound
+3. both Dataplane: by labels < by name; both Dataplane or MeshGateway: whole proxy < one inbound or listener
 4. origin: global < unknown < zone
 5. both MeshGateway: fewer tags < more tags
 6. role: system < producer < consumer < workload-owner
@@ -40,7 +40,8 @@ class Tier(IntEnum):
 class Rank(msgspec.Struct, frozen=True, gc=False):
     """The properties that decide between items. Kinds and origin may be empty where there are none.
 
-    `top_by_name` and `top_section` count among Dataplane targets only, `gateway_tags` among MeshGateway.
+    `top_by_name` counts among Dataplane targets only, `gateway_tags` among MeshGateway, `top_section` among
+    both.
     """
 
     tier: Tier
@@ -71,6 +72,7 @@ _KINDS: Final = {
     target_ref.HTTP_ROUTE: 9,
     target_ref.TCP_ROUTE: 9,
 }
+_SECTIONED: Final = frozenset({"Dataplane", "MeshGateway"})
 _ORIGINS: Final = {"global": 0, "": 1, "zone": 2}
 _UNKNOWN_ORIGIN: Final = _ORIGINS[""]
 _ROLES: Final = {role: number for number, role in enumerate(PolicyRole)}
@@ -83,7 +85,7 @@ def key(rank: Rank) -> Precedence:
         rank.tier,
         _KINDS.get(rank.top_kind, 0),
         is_dataplane and rank.top_by_name,
-        is_dataplane and rank.top_section,
+        rank.top_kind in _SECTIONED and rank.top_section,
         _ORIGINS.get(rank.origin, _UNKNOWN_ORIGIN),
         rank.gateway_tags if rank.top_kind == "MeshGateway" else 0,
         _ROLES[rank.role],
@@ -134,7 +136,9 @@ def _top_by_name(_winner: Rank, _loser: Rank) -> str:
     return "it selects proxies by labels, one by name wins"
 
 
-def _top_section(_winner: Rank, _loser: Rank) -> str:
+def _top_section(winner: Rank, _loser: Rank) -> str:
+    if winner.top_kind == "MeshGateway":
+        return "it selects the whole gateway, one with a sectionName wins"
     return "it selects whole proxies, one for a single inbound wins"
 
 

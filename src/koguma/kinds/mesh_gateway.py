@@ -2,9 +2,9 @@
 
 A MeshGateway gives its listeners to the proxies that `selectors` match: Dataplanes whose
 `networking.gateway` has type BUILTIN. Routes (MeshHTTPRoute, MeshTCPRoute) that refer to it say where
-requests go; `tags` of the gateway and of a listener let a route choose between listeners. Several listeners
-may share a port if they agree on the protocol and differ in the host name. A `crossMesh` listener takes
-calls from other meshes.
+requests go. A route chooses between listeners by `sectionName`, which is a listener's `name` or its port, or
+by `tags` of the gateway and of a listener. Several listeners may share a port if they agree on the protocol
+and differ in the host name. A `crossMesh` listener takes calls from other meshes.
 
 ```yaml
 type: MeshGateway
@@ -14,24 +14,24 @@ selectors:
   - match: {kuma.io/service: edge}
 conf:
   listeners:
-    - port: 443
+    - name: https
+      port: 443
       protocol: HTTPS
       hostname: www.example.com
       tls:
         mode: TERMINATE
         certificates: [{secret: gateway-certificate}]
-      tags: {port: https}
 ```
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal
 
 from koguma.kinds import rules
 from koguma.kinds.data_source import DataSource
 from koguma.kinds.rules import UInt32
-from koguma.model import columns, tags
+from koguma.model import columns, names, tags
 from koguma.model.kind import BOTH_WAYS, Kind, ValidationContext
 from koguma.model.schema import Json, Spec, doc
 from koguma.model.violation import Violation, child, item
@@ -66,6 +66,9 @@ class MeshGatewayResources(Spec):
 class MeshGatewayListener(Spec):
     """One port, or one host name on a port."""
 
+    name: Annotated[
+        str | None, doc("By which a policy's `sectionName` chooses this listener; unique in the gateway.")
+    ] = None
     hostname: Annotated[
         str | None, doc("Only requests for this host; `*.` at its beginning is any label.")
     ] = None
@@ -94,6 +97,7 @@ class MeshGatewaySpec(Spec):
 
 
 _OWN_TAGS: Final = (tags.EXTERNAL_SERVICE_NAME, tags.PROTOCOL, tags.SERVICE, tags.ZONE)
+_NAME_MESSAGE: Final = "must be a DNS label, at most 63 lower-case letters, digits and hyphens, and no number"
 _HOSTNAME_LENGTH_MAX: Final = 253
 _CERTIFICATES_MAX: Final = 2
 
@@ -112,6 +116,7 @@ def validate(spec: MeshGatewaySpec, _context: ValidationContext) -> Iterator[Vio
     for index, listener in enumerate(listeners):
         yield from _listener_violations(listener, item("conf.listeners", index))
     yield from _conflicts(listeners)
+    yield from _name_conflicts(listeners)
 
 
 def _selector_violations(
@@ -129,6 +134,8 @@ def _selector_violations(
 
 
 def _listener_violations(listener: MeshGatewayListener, path: str) -> Iterator[Violation]:
+    if listener.name is not None and (not names.is_dns_label(listener.name) or listener.name.isdigit()):
+        yield Violation(child(path, "name"), _NAME_MESSAGE, "name")
     if listener.hostname:
         yield from _hostname_violations(listener.hostname, child(path, "hostname"))
     yield from rules.port(listener.port, child(path, "port"))
@@ -184,17 +191,25 @@ def _conflicts(listeners: tuple[MeshGatewayListener, ...]) -> Iterator[Violation
         by_port[listener.port or 0].append((index, listener))
     for shared in by_port.values():
         protocols = {listener.protocol or "NONE" for _, listener in shared}
-        hosts = [listener.hostname or "*" for _, listener in shared]
+        hosts = [(listener.hostname or "*").lower() for _, listener in shared]
         limits = {limit for _, listener in shared if (limit := _limit(listener))}
         for index, listener in shared:
             path = item("conf.listeners", index)
             if len(protocols) > 1:
                 yield Violation(path, "protocol conflicts with other listeners on this port", "unique")
-            if hosts.count(listener.hostname or "*") > 1:
+            if hosts.count((listener.hostname or "*").lower()) > 1:
                 yield Violation(path, "multiple listeners for hostname on this port", "unique")
             if len(limits) > 1 and _limit(listener):
                 message = "conflicting values for this port"
                 yield Violation(child(path, "resources.connectionLimit"), message, "unique")
+
+
+def _name_conflicts(listeners: tuple[MeshGatewayListener, ...]) -> Iterator[Violation]:
+    count = Counter(listener.name for listener in listeners if listener.name)
+    for index, listener in enumerate(listeners):
+        if listener.name and count[listener.name] > 1:
+            path = child(item("conf.listeners", index), "name")
+            yield Violation(path, "must be unique among the listeners of a gateway", "unique")
 
 
 def _limit(listener: MeshGatewayListener) -> int:

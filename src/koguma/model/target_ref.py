@@ -47,9 +47,9 @@ class TargetRef(Spec):
         str | None, doc("Namespace of the referenced resource; the policy's own by default.")
     ] = None
     labels: Annotated[Mapping[str, str] | None, doc("Select resources by labels instead of by name.")] = None
-    section_name: Annotated[str | None, doc("One part of it: a port's or inbound's name, or its number.")] = (
-        None
-    )
+    section_name: Annotated[
+        str | None, doc("One part of it: the name of a port, inbound or listener, or its number.")
+    ] = None
     tags: Annotated[Mapping[str, str] | None, doc("Select proxies or endpoints by tags.")] = None
     mesh: Annotated[str | None, doc("Reserved for references into another mesh.")] = None
     proxy_types: Annotated[
@@ -78,7 +78,7 @@ _FIELDS: Final[Mapping[str, frozenset[str]]] = {
     "MeshExternalService": frozenset({"name", "namespace", "labels"}),
     "MeshMultiZoneService": frozenset({"name", "namespace", "labels", "sectionName"}),
     "MeshServiceSubset": frozenset({"name", "tags"}),
-    "MeshGateway": frozenset({"name", "tags"}),
+    "MeshGateway": frozenset({"name", "tags", "sectionName"}),
     "MeshHTTPRoute": frozenset({"name", "namespace", "labels"}),
     "MeshTCPRoute": frozenset({"name", "namespace", "labels"}),
 }
@@ -105,7 +105,7 @@ def violations(
     """What is wrong with a reference where the policy takes the `allowed` kinds.
 
     `sections`: whether a Dataplane may be narrowed to one inbound here (inbound policies only).
-    `gateway_tags`: whether a MeshGateway may be narrowed to listeners.
+    `gateway_tags`: whether a MeshGateway may be narrowed to listeners, by tags or by a section.
     """
     if ref.kind not in allowed:
         yield Violation(
@@ -152,8 +152,10 @@ def _tag_violations(ref: TargetRef, path: str, *, gateway_tags: bool) -> Iterato
     at = child(path, "tags")
     if ref.tags and ref.kind == "MeshSubset":
         yield from tag_rules.violations(ref.tags, at)
-    elif ref.tags and ref.kind == "MeshGateway" and not gateway_tags:
-        yield _must_not(path, "tags", ref.kind)
+    elif ref.kind == "MeshGateway" and not gateway_tags:
+        for field, value in (("tags", ref.tags), ("sectionName", ref.section_name)):
+            if value:
+                yield _must_not(path, field, ref.kind)
     elif ref.tags and ref.kind in ("MeshServiceSubset", "MeshGateway"):
         yield from tag_rules.violations(ref.tags, at, selector=True)
 
