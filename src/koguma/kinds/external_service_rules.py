@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import Any, Final
 
 from koguma.kinds import rules
-from koguma.model import ip_range, whole_port
+from koguma.model import hostname, ip_range, whole_port
 from koguma.model.violation import Violation, child, item
 
 _DESTINATION: Final = "spec.destination"
@@ -123,13 +123,7 @@ def _overlap(one: Any, other: Any) -> bool:
         return ip_range.common(addresses, others) is not None
     if addresses is not None or others is not None:
         return False
-    return bool(
-        _covers(one.value.lower(), other.value.lower()) or _covers(other.value.lower(), one.value.lower())
-    )
-
-
-def _covers(domain: str, name: str) -> bool:
-    return domain == name or (domain.startswith("*.") and name.endswith(domain[1:]))
+    return hostname.matches(hostname.normal(one.value), hostname.normal(other.value))
 
 
 def _destination_violations(destination: Any, type_: str) -> Iterator[Violation]:
