@@ -34,7 +34,6 @@ from bench.swarm_parties import Bare, Plane, Planes, Swarm, free_ports
 
 _RECORDED: Final = f"{mesh.MESH}.dp-15"  # a proxy that is like most
 _LOOK_SECONDS: Final = 0.2
-_REST_SECONDS: Final = 2.0
 _LOOKS: Final = 5  # in a rest, so that something that happens once in it does not count
 _FEW: Final = 1_000  # proxies; a change that touches no more is short and so less sure
 _FEW_TIMES: Final = 3  # as many rounds of such changes
@@ -154,14 +153,15 @@ class Scale:
 
     def rest(self) -> None:
         """Measure what a second without changes costs."""
-        time.sleep(_REST_SECONDS)
+        seconds_each = self.options.rest / _LOOKS
+        time.sleep(self.options.rest)
         servers: list[Process | Planes] = [self.plane]
         if self.options.planes == 1:
             servers.append(self.bare)
         samples: list[list[float]] = [[] for _ in servers]
         for _ in range(_LOOKS):
             before, began_at = [server.cpu_seconds for server in servers], time.monotonic()
-            time.sleep(_REST_SECONDS / _LOOKS)
+            time.sleep(seconds_each)
             seconds = time.monotonic() - began_at
             for server, cpu, server_samples in zip(servers, before, samples, strict=True):
                 server_samples.append((server.cpu_seconds - cpu) / seconds)
@@ -358,6 +358,7 @@ def main() -> None:
     parser.add_argument("--swarms", type=int, default=2, help="processes that play the proxies")
     parser.add_argument("--planes", type=int, default=1, help="control planes that share the proxies")
     parser.add_argument("--settle", type=float, default=6.0, help="seconds before memory is looked at")
+    parser.add_argument("--rest", type=float, default=2.0, help="seconds without changes to look at")
     parser.add_argument("--store", default="", help="as of `koguma cp run`; must survive a restart")
     parser.add_argument("--mtls", action="store_true", help="switch mTLS on in the mesh")
     parser.add_argument(

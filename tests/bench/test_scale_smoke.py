@@ -22,8 +22,8 @@ def test_too_few_are_refused_before_anything_starts():
 
 @pytest.mark.slow
 def test_a_few_proxies_are_measured_and_nothing_is_sent_again_after_a_restart():
-    options = ("--proxies", "20", "--services", "12", "--rounds", "1", "--settle", "0.1", "--json")
-    command = [sys.executable, "-m", "bench.scale", *options]
+    options = "--proxies 20 --services 12 --rounds 1 --settle 0.1 --rest 0.5 --json"
+    command = [sys.executable, "-m", "bench.scale", *options.split()]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
