@@ -44,7 +44,7 @@ def overlay(policy: str, document: dict[str, Any]) -> Any:
         return hooks.whole(conf, where)
     if document.get("side") == "inbound":
         return hooks.inbound(conf, tuple(ruled(entry) for entry in document.get("ruled", ())), where)
-    return hooks.outbound(conf, where)
+    return (hooks.gateway if document.get("side") == "gateway" else hooks.outbound)(conf, where)
 
 
 @pytest.mark.parametrize(("policy", "document"), [case for case in CASES if "overlay" in case.values[1]])

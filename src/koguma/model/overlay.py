@@ -16,7 +16,8 @@ phases (`model/phase.py`): maps key by key, everything else is replaced. Parts:
     network_filters  the same for network filters
     extensions       filters that are sent apart from their listener (ECDS), to act on open connections too:
                      who may call an HTTP port, how many connections another port accepts
-    on_routes        on an inbound, by a filter's key: HTTP filters whose configuration comes with the routes
+    on_routes        on an inbound or a built-in gateway, by a filter's key: HTTP filters whose configuration
+                     comes with the routes
     tls              the DownstreamTlsContext of an inbound
     upstream_tls     with `both_ends`, the UpstreamTlsContext of the clusters by which others call the inbound
     inbound          how an inbound is shaped: {"mode": "Strict" | "Permissive"}
@@ -65,6 +66,7 @@ OUTBOUND_PARTS: Final = _SHARED_PARTS
 INBOUND_PARTS: Final = _SHARED_PARTS | {
     *("callers", "extensions", "on_routes", "tls", "upstream_tls", "inbound")
 }
+GATEWAY_PARTS: Final = _SHARED_PARTS | {"extensions", "on_routes"}
 WHOLE_PARTS: Final = frozenset({"clusters", "listeners", "passthrough", "problems", "settings"})
 
 
@@ -182,6 +184,9 @@ class PolicyHooks(msgspec.Struct, frozen=True):
     important first. A policy about whole proxies has one configuration, which these two get for each port,
     and `whole` once for the proxy itself.
 
+    `gateway` is for a policy whose `to` acts on what built-in gateways send on, and not on calls of sidecars:
+    it gets what `outbound` gets elsewhere, for each listener and each of its routes.
+
     A reference in the configuration to an object of a kind in `looks_up` comes with that object: beside the
     `kind` and `labels` of a `backendRef` there is its `spec`, or None where nothing has these labels.
 
@@ -214,3 +219,4 @@ class PolicyHooks(msgspec.Struct, frozen=True):
     locality: Callable[[Json], Locality | None] | None = None
     both_ends: bool = False
     modifications: str = ""
+    gateway: Callable[[Json, OverlayContext], Overlay] | None = None

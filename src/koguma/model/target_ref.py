@@ -175,6 +175,11 @@ def _must_not(path: str, field: str, kind: str) -> Violation:
     return Violation(child(path, field), f"must not be set with kind {kind}", "forbidden")
 
 
+def is_gateway(ref: TargetRef | None) -> bool:
+    """Whether a top-level reference is to a gateway, whose listeners have no clients of the mesh."""
+    return ref is not None and ref.kind == "MeshGateway"
+
+
 def includes_gateways(ref: TargetRef) -> bool:
     """Whether the selected proxies can be gateways."""
     match ref.kind:

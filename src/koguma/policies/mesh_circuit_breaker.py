@@ -240,6 +240,9 @@ def warn(spec: MeshCircuitBreakerSpec, _context: ValidationContext) -> Iterator[
     yield from target_ref.warnings(spec.target_ref)
     if spec.from_:
         yield fields.FROM_IS_DEPRECATED
+    for name, entries in (("from", spec.from_), ("rules", spec.rules)):
+        if entries and target_ref.is_gateway(spec.target_ref):
+            yield f"spec.{name} {fields.NOT_ON_GATEWAYS}; use spec.to"
 
 
 _LIMITS: Final = {

@@ -150,7 +150,7 @@ def validate(spec: MeshAccessLogSpec, context: ValidationContext) -> Iterator[Vi
         yield Violation("spec", "at least one of 'from', 'to' or 'rules' has to be defined", "required")
     if spec.rules and (spec.to or spec.from_):
         yield Violation("spec", "fields 'to' and 'from' must be empty when 'rules' is defined", "exclusive")
-    to_kinds = ("Mesh",) if top.kind == "MeshGateway" else _TO_KINDS
+    to_kinds = ("Mesh", *target_ref.ROUTES) if top.kind == "MeshGateway" else _TO_KINDS
     yield from fields.entries("spec.to", spec.to, to_kinds, conf)
     yield from fields.entries("spec.from", spec.from_, ("Mesh",), conf)
     for index, rule in enumerate(spec.rules):

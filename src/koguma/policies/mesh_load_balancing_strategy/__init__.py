@@ -150,14 +150,12 @@ def validate(spec: MeshLoadBalancingStrategySpec, _context: ValidationContext) -
 
 
 def _target(entry: LoadBalancingTo, top: TargetRef, path: str) -> Iterator[Violation]:
-    kinds: tuple[str, ...] = ("Mesh", *target_ref.DESTINATIONS, *target_ref.ROUTES)
-    if top.kind == "MeshGateway":
+    kinds = ("Mesh", *target_ref.DESTINATIONS, *target_ref.ROUTES)
+    if top.kind == "MeshGateway" and entry.default.load_balancer and entry.target_ref.kind != "Mesh":
         # A gateway has one cluster per service for all its listeners, so an algorithm holds for all.
-        if entry.default.load_balancer is not None and entry.target_ref.kind != "Mesh":
-            message = "value is not supported, only Mesh is allowed if loadBalancer is set"
-            yield Violation(child(path, "kind"), message, "kind")
-            return
-        kinds = ("Mesh", *target_ref.DESTINATIONS)
+        message = "value is not supported, only Mesh is allowed if loadBalancer is set"
+        yield Violation(child(path, "kind"), message, "kind")
+        return
     yield from target_ref.violations(entry.target_ref, path, kinds)
 
 

@@ -126,12 +126,16 @@ class MeshMetricSpec(Spec):
     default: Annotated[MetricConf, doc("What is measured.")] = MetricConf()
 
 
+_WHOLE_PROXY = "must not be set with kind MeshGateway; metrics are those of a whole proxy"
+
+
 def validate(spec: MeshMetricSpec, context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages, at the paths where the fields really stand."""
     allowed = target_ref.PROXIES if context.is_system else target_ref.NAMESPACED_PROXIES
-    yield from target_ref.violations(
-        spec.target_ref or target_ref.MESH, "spec.targetRef", allowed, sections=False
-    )
+    top = spec.target_ref or target_ref.MESH
+    yield from target_ref.violations(top, "spec.targetRef", allowed, sections=False)
+    if target_ref.is_gateway(top) and top.section_name:
+        yield Violation("spec.targetRef.sectionName", _WHOLE_PROXY, "forbidden")
     conf = spec.default
     if conf.sidecar is not None and conf.sidecar.profiles is not None:
         at = "spec.default.sidecar.profiles"

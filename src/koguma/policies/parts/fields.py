@@ -25,6 +25,8 @@ MUST_NOT_BE_DEFINED: Final = "must not be defined"
 MUST_NOT_BE_EMPTY: Final = "must not be empty"
 BAD_PORT: Final = "port must be a valid (1-65535)"
 FROM_BESIDE_RULES: Final = "field 'from' must be empty when 'rules' is defined"
+# What a list for calls of clients of the mesh does where only a gateway is selected.
+NOT_ON_GATEWAYS: Final = "has no effect on a gateway, whose clients are not of the mesh"
 FROM_IS_DEPRECATED: Final = "'from' field is deprecated, use 'rules' instead"
 
 PORT_MAX: Final = 65535

@@ -15,11 +15,14 @@ def proxy_kinds(context: ValidationContext) -> tuple[str, ...]:
 def target_kinds(top: TargetRef) -> tuple[str, ...]:
     """What `to` may name, given the proxies.
 
-    A gateway's own traffic is that of its routes, so these may be named beside Mesh. With the deprecated
-    route in `targetRef` the route is chosen already.
+    With the deprecated route in `targetRef` the route is chosen already. Kuma takes only Mesh and
+    MeshExternalService for a gateway; its clusters and routes can tell destinations apart all the same.
     """
     if top.kind in target_ref.ROUTES:
         return ("Mesh", "MeshExternalService")
-    if top.kind == "MeshGateway":
-        return ("Mesh", "MeshExternalService", *target_ref.ROUTES)
     return ("Mesh", *target_ref.DESTINATIONS, *target_ref.ROUTES)
+
+
+def gateway_kinds(top: TargetRef) -> tuple[str, ...]:
+    """What `to` may name where it is for what gateways send on: all of it, or one route of a gateway."""
+    return ("Mesh", target_ref.HTTP_ROUTE) if target_ref.is_gateway(top) else ("Mesh",)

@@ -3,7 +3,9 @@
 MeshRateLimit acts on traffic that arrives at sidecars (`rules`, or the older `from`) and on traffic that
 a built-in gateway sends on (`to`). Each proxy counts on its own, so a service of three instances takes
 three times the limit. It cannot act on one route of a caller: the owner of a service knows how much it
-bears, and a caller must not be able to raise that.
+bears, and a caller must not be able to raise that. A gateway counts itself, so there it can: with kind Mesh
+in `to` the requests to one host name are counted together, with MeshHTTPRoute those that match one of its
+rules. A limit of connections holds for listeners of protocol TCP and TLS.
 
 A rule with `matches` gives its callers a limit of their own, which they share with nobody else; what it does
 not say, it takes from the rules that are for these callers too. A limit of connections is for all callers.
@@ -26,23 +28,21 @@ spec:
 ```
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Final
 
 import msgspec
 
-from koguma.envoy import by_caller, filters, proto_json
-from koguma.envoy.callers import Caller
-from koguma.envoy.proto_json import Data
 from koguma.model import columns, duration, target_ref
 from koguma.model.client_match import ClientMatch
 from koguma.model.kind import POLICY, Kind, Policy, ValidationContext
-from koguma.model.overlay import InboundEntry, Overlay, OverlayContext, PolicyHooks
+from koguma.model.overlay import PolicyHooks
 from koguma.model.phase import Phase
-from koguma.model.schema import Duration, Json, Spec, doc
+from koguma.model.schema import Duration, Spec, doc
 from koguma.model.target_ref import TargetRef
 from koguma.model.violation import Violation, child, item
-from koguma.policies.parts import calling, fields, headers, spelling
+from koguma.policies.mesh_rate_limit import overlay
+from koguma.policies.parts import fields, outbound_targets, spelling
 from koguma.policies.parts.fields import Count, HeaderValues
 
 
@@ -91,7 +91,7 @@ class RateLimitConf(Spec):
 class RateLimitTo(Spec):
     """The limit of what a gateway sends on."""
 
-    target_ref: Annotated[TargetRef, doc("The destination; only kind Mesh.")]
+    target_ref: Annotated[TargetRef, doc("Mesh, or a MeshHTTPRoute of the gateway.")]
     default: Annotated[RateLimitConf, doc("The limit.")] = RateLimitConf()
 
 
@@ -125,7 +125,7 @@ class MeshRateLimitSpec(Spec):
 _NOT_ON_ROUTES: Final = (
     "a rate limit cannot act on a route: it is counted by the proxy that receives the calls, not by the one"
     " that sends them. Select the service's own proxies in spec.targetRef (kind Dataplane) and set the limit"
-    " in spec.rules"
+    " in spec.rules; for a MeshHTTPRoute of a gateway, select the gateway (kind MeshGateway)"
 )
 _NO_FROM_ON_ROUTES: Final = f"{fields.MUST_NOT_BE_DEFINED} when spec.kind is MeshHTTPRoute"
 _NO_FROM_ON_GATEWAYS: Final = (
@@ -156,7 +156,7 @@ def validate(spec: MeshRateLimitSpec, context: ValidationContext) -> Iterator[Vi
     yield from _lists(spec)
     yield from _scope(spec, top)
     for index, entry in enumerate(spec.to):
-        yield from _to(entry, item("spec.to", index))
+        yield from _to(entry, top, item("spec.to", index))
     yield from fields.entries("spec.from", spec.from_, ("Mesh",), _conf)
     for index, rule in enumerate(spec.rules):
         yield from _rule(rule, item("spec.rules", index))
@@ -181,11 +181,12 @@ def _scope(spec: MeshRateLimitSpec, top: TargetRef) -> Iterator[Violation]:
         yield Violation("spec.rules", _NO_RULES_ON_GATEWAYS, "forbidden")
 
 
-def _to(entry: RateLimitTo, path: str) -> Iterator[Violation]:
-    if entry.target_ref.kind in target_ref.ROUTES:
+def _to(entry: RateLimitTo, top: TargetRef, path: str) -> Iterator[Violation]:
+    kinds = outbound_targets.gateway_kinds(top)
+    if entry.target_ref.kind in target_ref.ROUTES and entry.target_ref.kind not in kinds:
         yield Violation(child(path, "targetRef.kind"), _NOT_ON_ROUTES, "kind")
         return
-    yield from target_ref.violations(entry.target_ref, child(path, "targetRef"), ("Mesh",))
+    yield from target_ref.violations(entry.target_ref, child(path, "targetRef"), kinds)
     yield from _conf(entry.default, child(path, "default"))
 
 
@@ -243,7 +244,8 @@ def warn(spec: MeshRateLimitSpec, _context: ValidationContext) -> Iterator[str]:
     yield from target_ref.warnings(spec.target_ref)
     if spec.from_:
         yield fields.FROM_IS_DEPRECATED
-    lists: list[tuple[str, Sequence[RateLimitFrom | RateLimitRule]]] = [
+    lists: list[tuple[str, Sequence[RateLimitTo | RateLimitFrom | RateLimitRule]]] = [
+        ("to", spec.to),
         ("from", spec.from_),
         ("rules", spec.rules),
     ]
@@ -251,90 +253,9 @@ def warn(spec: MeshRateLimitSpec, _context: ValidationContext) -> Iterator[str]:
         for index, entry in enumerate(entries):
             http = entry.default.local.http if entry.default.local else None
             status = http.on_rate_limit.status if http and http.on_rate_limit else None
-            if status is not None and status not in _STATUSES:
+            if status is not None and status not in overlay.STATUSES:
                 at = f"spec.{field}[{index}].default.local.http.onRateLimit.status"
                 yield f"{at}: Envoy cannot refuse a request with {status} and will answer with 429"
-
-
-_HTTP: Final = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
-_NETWORK: Final = "envoy.extensions.filters.network.local_ratelimit.v3.LocalRateLimit"
-_ALWAYS: Final = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}
-# The statuses of errors that Envoy has a word for; it takes no others.
-_STATUSES: Final = frozenset(
-    {*range(400, 418), *range(421, 425), 426, 428, 429, 431, *range(500, 509), 510, 511}
-)
-
-
-def inbound(conf: Json, entries: tuple[InboundEntry, ...], context: OverlayContext) -> Overlay:
-    """How many requests or connections one inbound takes."""
-    if not context.is_http:
-        return _connections(conf, context)
-    rows = list(_for_some(conf, entries, context))
-    if everybody := _of(conf):
-        own = tuple(each for each in entries if each.for_everybody)
-        rows.append((Caller(), _requests(_name(own), everybody, context)))
-    return {"on_routes": {filters.LOCAL_RATELIMIT: by_caller.per_route(rows)}} if rows else {}
-
-
-def _of(conf: Json, section: str = "http") -> Json:
-    return (conf.get("local") or {}).get(section) or {}
-
-
-def _for_some(
-    conf: Json, entries: tuple[InboundEntry, ...], context: OverlayContext
-) -> Iterator[tuple[Caller, Data]]:
-    """What holds for some callers only, most specific first, with what wider entries say to the same."""
-    for_some = [other for other in entries if _of(other.conf) and not other.for_everybody]
-    for_some.sort(key=calling.specificity)
-    distinct = {(other.spiffe_id, other.sni): other for other in for_some}
-    for entry in reversed(distinct.values()):
-        merged = _of(conf)
-        for other in for_some:
-            if calling.covers(other, entry):
-                merged = _over(merged, _of(other.conf))
-        yield calling.of_entry(entry), _requests(_name((entry,)), merged, context)
-
-
-def _name(entries: tuple[InboundEntry, ...]) -> str:
-    """The name of the most important of those who say it."""
-    return entries[-1].kri or str(entries[-1].origin)
-
-
-def _over(base: Json, more: Json) -> Json:
-    if not (isinstance(base, Mapping) and isinstance(more, Mapping)):
-        return more
-    return {**base, **{name: _over(base.get(name), value) for name, value in more.items()}}
-
-
-def _requests(name: str, limit: Json, context: OverlayContext) -> Data:
-    rate, answer = limit.get("requestRate"), limit.get("onRateLimit") or {}
-    config: Data = {"stat_prefix": context.name}
-    if rate and not limit.get("disabled"):
-        config |= {"token_bucket": _bucket(rate), "filter_enabled": _ALWAYS, "filter_enforced": _ALWAYS}
-        if answer.get("status") in _STATUSES:
-            config["status"] = {"code": answer["status"]}
-        if added := headers.added(answer.get("headers") or {}):
-            config["response_headers_to_add"] = added
-        if context.protocol == "grpc":
-            config["rate_limited_as_resource_exhausted"] = True
-    return proto_json.extension(name, _HTTP, **config)
-
-
-def _connections(conf: Json, context: OverlayContext) -> Overlay:
-    limit = _of(conf, "tcp")
-    rate = limit.get("connectionRate")
-    if not rate or limit.get("disabled"):
-        return {}
-    # A permissive port has several chains of filters, which count together.
-    config = proto_json.typed(
-        _NETWORK, stat_prefix=context.name, token_bucket=_bucket(rate), share_key=context.name
-    )
-    return {"extensions": {filters.NETWORK_LOCAL_RATELIMIT: config}}
-
-
-def _bucket(rate: Json) -> Data:
-    num, interval = rate["num"], proto_json.seconds(rate["interval"])
-    return {"max_tokens": num, "tokens_per_fill": num, "fill_interval": interval}
 
 
 KIND = Kind(
@@ -351,7 +272,7 @@ KIND = Kind(
         has_from=True,
         has_rules=True,
         from_as_rules=True,
-        hooks=PolicyHooks(inbound=inbound),
+        hooks=PolicyHooks(inbound=overlay.inbound, gateway=overlay.gateway),
     ),
     clean=spelling.refs,
     v1=spelling.RULES,
