@@ -1,7 +1,8 @@
 """Meshes for tests of what Envoys get: objects as YAML, proxies that are connected, resources to look into.
 
 A document may say what nobody can write: `status` is kept, `x-zone` is the zone that it comes from (empty:
-from Global), and `x-name` is a name that was legal once.
+from Global), `x-name` is a name that was legal once, and `x-spec` is a spec with fields that only conversions
+from other kinds write.
 """
 
 import json
@@ -74,10 +75,10 @@ def stored(document: Mapping[str, Any], kinds: Kinds = KINDS) -> Resource:
     """An object as a zone's control plane has it."""
     written = dict(document)
     zone, name = written.pop("x-zone", HERE.zone), written.pop("x-name", "")
-    status = written.pop("status", None)
+    status, spec = written.pop("status", None), written.pop("x-spec", None)
     control_plane = ControlPlaneInfo(zone=zone) if zone else ControlPlaneInfo(mode=Mode.GLOBAL, zone="")
     made = admission.admitted(forms.read(written, kinds), None, control_plane).resource
-    made = msgspec.structs.replace(made, status=status)
+    made = msgspec.structs.replace(made, status=status, spec=made.spec if spec is None else spec)
     return msgspec.structs.replace(made, name=name, core_name=name) if name else made
 
 

@@ -308,6 +308,28 @@ def test_the_most_specific_match_is_tried_first(seed):
     assert found == [name for name, _ in RANKING]
 
 
+GRPC_RANKING = [
+    {"service": "a.Long", "method": "Longest"},
+    {"service": "a.Long", "method": "Get"},
+    {"service": "a.Long"},
+    {"service": "a"},
+    {"type": "RegularExpression", "service": "a.*"},
+    {"method": "Longest"},
+    {"method": "Get"},
+    {},
+]
+
+
+def test_of_grpc_calls_the_longest_service_and_then_the_longest_method_is_tried_first():
+    rules = routes.merged_rules([route("p", *(rule({"grpc": each}) for each in reversed(GRPC_RANKING)))])
+    assert [each.match["grpc"] for each in routes.ranked(rules)] == GRPC_RANKING
+
+
+def test_a_match_of_grpc_calls_is_not_one_of_requests():
+    assert n_merged([{}], [{"grpc": {}}]) == 2
+    assert n_merged([{"grpc": {}}], [{"grpc": {"type": "Exact"}}]) == 1
+
+
 def test_equally_specific_matches_keep_the_order_of_the_policies():
     low = route("low", rule({"path": {"type": "Exact", "value": "/long/one"}}), rule(prefix("/a")), **OWNER)
     high = route("high", rule(prefix("/b")), rule({"path": {"type": "Exact", "value": "/x"}}), **CONSUMER)

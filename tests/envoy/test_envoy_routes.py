@@ -63,6 +63,23 @@ EXTRA = {
         TO_A,
         lambda ref: ref["name"],
     ),
+    "mirrors.example": routes.routes(
+        "it",
+        {"path": {"type": "Exact", "value": "/twice"}},
+        [
+            {"type": "RequestMirror", "requestMirror": {"backendRef": {"name": "b"}}},
+            {"type": "RequestMirror", "requestMirror": {"backendRef": {"name": "v1"}, "percentage": 0}},
+            {
+                "type": "RequestMirror",
+                "requestMirror": {
+                    "backendRef": {"name": "v2"},
+                    "fraction": {"numerator": 1, "denominator": 2},
+                },
+            },
+        ],
+        TO_A,
+        lambda ref: ref["name"],
+    ),
     "split.example": routes.routes(
         "it", {}, [], BackendSplit((Backend("a", 1), Backend("b", 3)), unresolved=4), no_mirror
     ),
@@ -110,6 +127,7 @@ def setting() -> Iterator[Setting]:
         clusters = [
             real_envoy.cluster("a", real_envoy.endpoint(ports["a"])),
             real_envoy.cluster("b", real_envoy.endpoint(ports["b"])),
+            *(real_envoy.cluster(each, real_envoy.endpoint(ports[each])) for each in ("v1", "v2")),
             real_envoy.cluster("named", real_envoy.endpoint(ports["a"], "api.example.com")),
             real_envoy.cluster(
                 "versions",
@@ -174,6 +192,24 @@ def test_a_copy_of_a_request_reaches_its_mirror(setting: Setting) -> None:
             break
         setting.call("GET /copied/not", host="mirror.example")  # the copies are on their way
     assert [each["path"] for each in setting.services["b"].seen[before:]] == ["/copied"] * 5
+
+
+@pytest.mark.slow
+def test_each_of_several_mirrors_gets_its_own_share(setting: Setting) -> None:
+    before = {name: len(service.seen) for name, service in setting.services.items()}
+
+    def copies(name: str) -> int:
+        return sum(each["path"] == "/twice" for each in setting.services[name].seen[before[name] :])
+
+    for _ in range(200):
+        assert setting.call("GET /twice", host="mirrors.example").seen["service"] == "a"
+    for _ in range(200):
+        if copies("b") == 200:
+            break
+        setting.call("GET /not", host="mirrors.example")  # the copies are on their way
+    assert copies("b") == 200
+    assert copies("v1") == 0
+    assert 60 < copies("v2") < 140
 
 
 @pytest.mark.slow

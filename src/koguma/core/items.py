@@ -66,7 +66,7 @@ def item(db: Db, entry: ItemId) -> Item:
         return Item(entry.policy, rank(db, entry), "spec.default", spec.get("default") or {})
     written = spec[entry.list][entry.number]
     if entry.policy.kind == target_ref.HTTP_ROUTE:
-        conf = {name: written[name] for name in ("rules", "hostnames") if written.get(name)}
+        conf = {name: written[name] for name in ("rules", "hostnames", "unmatched") if written.get(name)}
         return Item(entry.policy, rank(db, entry), entry.path, conf)
     if entry.policy.kind == target_ref.TCP_ROUTE:
         first = (written.get("rules") or [{}])[0]

@@ -11,6 +11,14 @@ set. Other rules are kept, so a policy can only change a rule by writing its mat
 Each item is one entry of `to`, in ascending precedence: its conf has the entry's `rules`, its path is the
 entry's. All items have the same hostnames; a caller with several groups the items first. Of two equal rules
 in one entry the earlier one wins, as in Kuma. What does not fit the schema is ignored.
+
+Routes that are converted from others, such as those of the Gateway API, may have fields in their entries that
+no user can write into a MeshHTTPRoute, since its schema lacks them:
+
+    unmatched                          NotFound: what no rule matches gets 404, and does not go on as it was
+    rules[].matches[].grpc             {type: Exact | RegularExpression, service, method}: gRPC calls
+    rules[].default.filters[]          .requestMirror.fraction {numerator, denominator: 100}
+    rules[].default.backendRefs[]      .filters: changes of headers for the share of one backend
 """
 
 import base64
@@ -107,7 +115,7 @@ def _reason(winner: Item, loser: Item) -> str:
 
 
 Condition = tuple[str, str, str]
-NormalMatch = tuple[str, str, str, tuple[Condition, ...], tuple[Condition, ...]]
+NormalMatch = tuple[str, str, str, tuple[Condition, ...], tuple[Condition, ...], Condition | None]
 Normalised = tuple[NormalMatch, ...]
 
 _ANY_PATH: Final = ("PathPrefix", "/")
@@ -132,7 +140,16 @@ def _normal(match: Mapping[str, Json]) -> NormalMatch:
         _text(match.get("method")),
         tuple(sorted(_header(each) for _, each in _objects(match.get("headers")))),
         tuple(sorted(_query_param(each) for _, each in _objects(match.get("queryParams")))),
+        _grpc(match),
     )
+
+
+def _grpc(match: Mapping[str, Json]) -> Condition | None:
+    """The gRPC calls that a match is for: type, service, method; None where it is for HTTP requests."""
+    if match.get("grpc") is None:
+        return None
+    call = _object(match["grpc"])
+    return _text(call.get("type")) or "Exact", _text(call.get("service")), _text(call.get("method"))
 
 
 def _header(header: Mapping[str, Json]) -> Condition:
@@ -158,11 +175,19 @@ def ranked(rules: Sequence[RouteRule]) -> tuple[Candidate, ...]:
     return tuple(sorted(candidates, key=lambda each: _specificity(each.match)))
 
 
-def _specificity(match: Mapping[str, Json]) -> tuple[int, int, bool, int, int]:
-    kind, value, method, headers, params = _normal(match)
+def _specificity(match: Mapping[str, Json]) -> tuple[int, int, int, int, int]:
+    kind, value, method, headers, params, grpc = _normal(match)
+    if grpc is not None:
+        return _grpc_specificity(*grpc, len(headers))
     rank = _PATH_RANKS.get(kind, len(_PATH_RANKS))
     length = len(value) if rank else 0  # of exact paths at most one matches, so length does not matter
     return rank, -length, not method, -len(headers), -len(params)
+
+
+def _grpc_specificity(kind: str, service: str, method: str, headers: int) -> tuple[int, int, int, int, int]:
+    """The longest service first, then the longest method; a match for every call comes last."""
+    rank = 2 if kind != "Exact" or not service else 0 if method else 1
+    return rank if service or method else len(_PATH_RANKS), -len(service), -len(method), -headers, 0
 
 
 ANSWER_AND_BACKENDS: Final = "route-answer-and-backends"

@@ -30,6 +30,18 @@ _BODIES: Final = {
     "filename": "filename",
     "environmentVariable": "environment_variable",
 }
+TYPES: Final = frozenset(
+    (
+        "RequestHeaderModifier",
+        "ResponseHeaderModifier",
+        "RequestRedirect",
+        "URLRewrite",
+        "RequestMirror",
+        "DirectResponse",
+    )
+)
+# What Envoy can do for one of several backends.
+BACKEND_TYPES: Final = frozenset(("RequestHeaderModifier", "ResponseHeaderModifier"))
 _DENOMINATORS: Final = ((100, "HUNDRED"), (10_000, "TEN_THOUSAND"), (1_000_000, "MILLION"))
 
 
@@ -37,6 +49,11 @@ def _confs(filters: Json, type_: str, field: str) -> Iterator[Json]:
     for each in filters:
         if each.get("type") == type_ and each.get(field) is not None:
             yield each[field]
+
+
+def are_known(filters: Json, types: frozenset[str] = TYPES) -> bool:
+    """Whether all filters are of these types; one that is not must never be skipped."""
+    return all(each.get("type") in types for each in filters or ())
 
 
 def headers(filters: Json) -> Data:
@@ -153,10 +170,19 @@ def mirrors(filters: Json, cluster: Mirror) -> list[Data]:
         if name is None:
             continue
         policy: Data = {"cluster": name}
-        if mirror.get("percentage") is not None:
-            policy["runtime_fraction"] = runtime_fraction(Fraction(Decimal(str(mirror["percentage"]))) / 100)
+        share = _share(mirror)
+        if share is not None:
+            policy["runtime_fraction"] = runtime_fraction(share)
         policies.append(policy)
     return policies
+
+
+def _share(mirror: Json) -> Fraction | None:
+    """The share of requests that a mirror gets; None where that is all of them."""
+    if mirror.get("percentage") is not None:
+        return Fraction(Decimal(str(mirror["percentage"]))) / 100
+    fraction = mirror.get("fraction")
+    return Fraction(fraction["numerator"], fraction.get("denominator") or 100) if fraction else None
 
 
 def runtime_fraction(share: Fraction) -> Data:

@@ -5,6 +5,7 @@ A path prefix ends at a slash: `/foo` matches `/foo` and `/foo/x`, not `/foobar`
 two routes, one for the path itself and one for what is below it.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Final, Literal
 
@@ -16,6 +17,7 @@ from koguma.model.schema import Json
 # What of the path was matched: all of it, a prefix up to a slash, or something that cannot be replaced.
 MatchedPart = Literal["whole", "below", "other"]
 CONNECT: Final = "CONNECT"
+_ANY_NAME: Final = "[^/]+"
 
 
 class PathMatch(msgspec.Struct, frozen=True):
@@ -29,6 +31,11 @@ class PathMatch(msgspec.Struct, frozen=True):
         """Whether it matches CONNECT, which has no path and must be enabled as an upgrade."""
         return "connect_matcher" in self.match
 
+    @property
+    def is_grpc(self) -> bool:
+        """Whether it matches gRPC calls only."""
+        return "grpc" in self.match
+
 
 def path_matches(match: Json) -> tuple[PathMatch, ...]:
     """The RouteMatches that together match the same requests; more specific ones first."""
@@ -37,6 +44,9 @@ def path_matches(match: Json) -> tuple[PathMatch, ...]:
 
 
 def _paths(match: Json) -> Iterator[tuple[Data, MatchedPart]]:
+    if match.get("grpc") is not None:
+        yield _grpc(match["grpc"]), "other"
+        return
     path = match.get("path") or {}
     kind, value = path.get("type") or "PathPrefix", path.get("value") or "/"
     if kind == "Exact":
@@ -50,6 +60,25 @@ def _paths(match: Json) -> Iterator[tuple[Data, MatchedPart]]:
         yield {"connect_matcher": {}}, "other"
     else:
         yield {"prefix": "/"}, "below"
+
+
+def _grpc(call: Json) -> Data:
+    """Calls of a gRPC service or method, or of all; a name that is not given stands for any."""
+    service, method = call.get("service") or "", call.get("method") or ""
+    match call.get("type") or "Exact":
+        case "RegularExpression":
+            path: Data = {"safe_regex": {"regex": f"/{_group(service)}/{_group(method)}"}}
+        case _ if service and method:
+            path = {"path": f"/{service}/{method}"}
+        case _ if method:
+            path = {"safe_regex": {"regex": f"/{_ANY_NAME}/{re.escape(method)}"}}
+        case _:
+            path = {"prefix": f"/{service}/" if service else "/"}
+    return {**path, "grpc": {}}
+
+
+def _group(regex: str) -> str:
+    return f"(?:{regex})" if regex else _ANY_NAME
 
 
 def _conditions(match: Json) -> Data:

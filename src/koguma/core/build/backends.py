@@ -2,7 +2,8 @@
 
 A reference is resolved from the route's namespace and zone. Where it names no port, the only port of the
 service is meant, or the one that the request was addressed to. A reference that resolves to nothing keeps its
-weight, so that its share of requests fails and the mistake is seen.
+weight, so that its share of requests fails and the mistake is seen. So does one with a filter that Envoy
+cannot apply to a single backend.
 """
 
 import msgspec
@@ -11,6 +12,7 @@ from koguma.core import world
 from koguma.core.build import encoding, external
 from koguma.core.incremental import Db
 from koguma.core.world import Destination, Pairs, Port, pairs
+from koguma.envoy import route_filters
 from koguma.envoy.routes import Backend, BackendSplit
 from koguma.model import tags
 from koguma.model.resource import Key
@@ -50,20 +52,22 @@ def split(
     for ref in refs:
         weight = 1 if ref.get("weight") is None else ref["weight"]
         backend_port = resolved(db, ref, origin, original)
-        if backend_port is None:
+        filters = ref.get("filters") or ()
+        if backend_port is None or not route_filters.are_known(filters, route_filters.BACKEND_TYPES):
             unresolved += weight
         elif weight:
-            weighted.append((backend_port, weight))
-    backends = tuple(_backend(db, port, weight) for port, weight in weighted)
-    return BackendSplit(backends, unresolved), tuple(port for port, _ in weighted)
+            weighted.append((backend_port, weight, filters))
+    backends = tuple(_backend(db, port, weight, filters) for port, weight, filters in weighted)
+    return BackendSplit(backends, unresolved), tuple(port for port, _, _ in weighted)
 
 
-def _backend(db: Db, port: BackendPort, weight: int) -> Backend:
+def _backend(db: Db, port: BackendPort, weight: int, filters: Json = ()) -> Backend:
     return Backend(
         encoding.kri(db, port.destination, port.section),
         weight,
         port.subset,
         port.destination.kind == "MeshExternalService" and not external.is_passthrough(db, port.destination),
+        filters,
     )
 
 

@@ -33,7 +33,8 @@ def routes(
 ) -> tuple[list[Data], tuple[BackendPort, ...]]:
     """The routes in the order of precedence, and the backends that they need.
 
-    The last route sends what no rule matches to its original destination.
+    The last route sends what no rule matches to its original destination, unless one of the entries wants
+    that to be answered with 404, as routes of the Gateway API do.
     """
     merged = items.route_rules(db, entries) if entries else ()
     candidates = route_rules.ranked([route_rules.resolved(rule)[0] for rule in merged])
@@ -43,7 +44,8 @@ def routes(
         policy_overlays = route_overlays.get(candidate.rule.origin, overlays)
         routes_of_rule = _candidate(db, candidate, original, needed)
         built += [_with_overlays(route, policy_overlays) for route in routes_of_rule]
-    if not any(route_rules.normalised([candidate.match]) == _CATCH_ALL for candidate in candidates):
+    is_all_matched = any(route_rules.normalised([each.match]) == _CATCH_ALL for each in candidates)
+    if not is_all_matched and not any(items.item(db, each).conf.get("unmatched") for each in entries):
         split, backend_ports = backends.split(db, None, original.destination, original)
         needed |= dict.fromkeys(backend_ports)
         default = envoy_routes.routes(names.ROUTE_DEFAULT, {}, [], split, lambda _ref: None)
