@@ -58,6 +58,7 @@ ranks = st.builds(
     display_name=st.sampled_from(["a", "ab", "b", "é", ""]),
     core_name=st.sampled_from(["a", "a.ns", "b"]),
     index=st.integers(0, 3),
+    created=st.sampled_from(["", "2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"]),
 )
 
 # Few names, so that items meet; some of them no field's, some of lists that are joined.

@@ -53,6 +53,7 @@ LADDERS = {
         )
     ],
     "port": [{"to_section": False}, {"to_section": True}],
+    "age": [{"created": time} for time in ("", "2026-02-01T00:00:00Z", "2026-01-01T00:00:00Z")],
     "display name": [{"display_name": name} for name in ("b", "ab", "aa", "a", "")],
     "core name": [{"core_name": name} for name in ("a", "a.east", "b")],
     "index": [{"index": index} for index in (0, 1, 2, 10)],
@@ -135,6 +136,11 @@ REASONS = [
     ({"role": PolicyRole.PRODUCER}, {"role": PolicyRole.CONSUMER}, "its role is producer, consumer wins"),
     ({"to_kind": "Mesh"}, {"to_kind": "MeshService"}, "its to[].targetRef is Mesh, MeshService wins"),
     ({}, {"to_section": True}, "it targets all ports, one for a single port wins"),
+    (
+        {"created": "2026-02-01T00:00:00Z"},
+        {"created": "2026-01-01T00:00:00Z"},
+        "it is younger, on a gateway the older route wins",
+    ),
     (
         {"display_name": "b"},
         {"display_name": "a"},

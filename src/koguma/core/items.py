@@ -62,6 +62,9 @@ def clean_spec(db: Db, policy: Key) -> Json:
 def item(db: Db, entry: ItemId) -> Item:
     """An entry as the merge takes it."""
     spec = clean_spec(db, entry.policy)
+    record = world.kind_of(db, entry.policy.kind).policy
+    if record is not None and record.rules_are_routes:
+        return Item(entry.policy, rank(db, entry), "spec", {"rules": spec.get("rules") or []})
     if entry.list == "default":
         return Item(entry.policy, rank(db, entry), "spec.default", spec.get("default") or {})
     written = spec[entry.list][entry.number]
@@ -103,7 +106,19 @@ def rank(db: Db, entry: ItemId) -> Rank:
         display_name=entry.policy.name,
         core_name=selector.core_name,
         index=entry.number,
+        created=_created(db, entry.policy) if _is_gateway_route(db, selector) else "",
     )
+
+
+def _is_gateway_route(db: Db, selector: match.Selector) -> bool:
+    record = world.kind_of(db, selector.policy.kind).policy
+    is_route = selector.policy.kind in ROUTE_KINDS or (record is not None and record.rules_are_routes)
+    return is_route and selector.top_kind == "MeshGateway"
+
+
+def _created(db: Db, policy: Key) -> str:
+    resource = world.RESOURCES.get(db, policy)
+    return resource.creation_time if resource else ""
 
 
 class Ref(NamedTuple):

@@ -17,7 +17,7 @@ from koguma.core import world
 from koguma.core.incremental import Db, question
 from koguma.core.role import PolicyRole
 from koguma.core.world import Pairs, Proxy, pairs
-from koguma.model import labels, tags, target_ref
+from koguma.model import hostname, labels, tags, target_ref
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -225,7 +225,7 @@ class GatewayListener(msgspec.Struct, frozen=True):
 
 def listener_section(listener: Json) -> str:
     """The section of a listener: its port and host name, which no two listeners of a gateway share."""
-    return f"{listener.get('port') or 0}:{(listener.get('hostname') or '*').lower()}"
+    return f"{listener.get('port') or 0}:{hostname.normal(listener.get('hostname'))}"
 
 
 @question

@@ -12,11 +12,13 @@ words.
 5. both MeshGateway: fewer tags < more tags
 6. role: system < producer < consumer < workload-owner
 7. kind of the item's targetRef, in the order of step 2; whole destination < one port
-8. name: the one that comes first in the alphabet wins
-9. stored name and index in the policy: the later one wins
+8. both routes of a MeshGateway: the older one wins
+9. name: the one that comes first in the alphabet wins
+10. stored name and index in the policy: the later one wins
 
-Step 1 comes from the founding document on routes (decision 0006), the others from Kuma 2.13. Kuma leaves step
-9 to the order in which its store lists, and compares ports of MeshService only; here both hold for all.
+Step 1 comes from the founding document on routes (decision 0006), step 8 from the Gateway API, which ranks by
+age, the others from Kuma 2.13. Kuma leaves step 10 to the order in which its store lists, and compares ports
+of MeshService only; here both hold for all.
 """
 
 from collections.abc import Callable
@@ -56,9 +58,10 @@ class Rank(msgspec.Struct, frozen=True, gc=False):
     display_name: str
     core_name: str
     index: int
+    created: str = ""  # when a route of a gateway was created; empty for all else, and before it is stored
 
 
-Precedence = tuple[int, int, bool, bool, int, int, int, int, bool, bytes, str, int]
+Precedence = tuple[int, int, bool, bool, int, int, int, int, bool, bytes, bytes, str, int]
 
 _KINDS: Final = {
     "Mesh": 1,
@@ -91,6 +94,7 @@ def key(rank: Rank) -> Precedence:
         _ROLES[rank.role],
         _KINDS.get(rank.to_kind, 0),
         rank.to_section,
+        _descending(rank.created) if rank.created else b"",
         _descending(rank.display_name),
         rank.core_name,
         rank.index,
@@ -163,6 +167,10 @@ def _to_section(_winner: Rank, _loser: Rank) -> str:
     return "it targets all ports, one for a single port wins"
 
 
+def _created(_winner: Rank, _loser: Rank) -> str:
+    return "it is younger, on a gateway the older route wins"
+
+
 def _display_name(winner: Rank, loser: Rank) -> str:
     return f'its name is "{loser.display_name}", "{winner.display_name}" comes first in the alphabet and wins'
 
@@ -186,6 +194,7 @@ _WORDS: Final[tuple[Callable[[Rank, Rank], str], ...]] = (
     _role,
     _to_kind,
     _to_section,
+    _created,
     _display_name,
     _core_name,
     _index,

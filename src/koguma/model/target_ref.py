@@ -29,6 +29,7 @@ RefKind = Literal[
 # The routes: policies that the engine itself reads, since others refer to them.
 HTTP_ROUTE: Final = "MeshHTTPRoute"
 TCP_ROUTE: Final = "MeshTCPRoute"
+GATEWAY_ROUTE: Final = "MeshGatewayHTTPRoute"
 
 PROXIES: Final = ("Mesh", "Dataplane", "MeshSubset", "MeshGateway", "MeshService", "MeshServiceSubset")
 # The same for a policy in a namespace other than the system one.
