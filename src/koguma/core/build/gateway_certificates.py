@@ -1,46 +1,185 @@
-"""Gateway certificates: the secrets that the filter chains of a gateway's listeners name.
+"""Gateway certificates: what the listeners of a MeshGateway present, and the secrets that carry it (SDS).
 
-Certificates and keys are no part of the build. A chain names them, and whoever serves the proxy adds them as
-secrets of their own (SDS), so that they rotate without closing a connection.
+A filter chain names secrets. They come with the proxies whose listeners name them, beside the listeners, so
+that a new certificate changes a secret and nothing else. A certificate that is missing or that Envoy would
+refuse is left out with a problem. A listener without any good one refuses the handshakes of its host name
+(`envoy.server_tls.REFUSAL`), and others on its port work.
+
+    of(db, gateway, section)          the secrets that a listener's chain names, and what is wrong
+    resources(db, gateway, section)   these secrets, encoded
+    presented(db, gateway, section)   what is in them, for people
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+import msgspec
 
 from koguma.core import match, world
+from koguma.core.build import encoding, mesh_secret
 from koguma.core.incremental import Db, question
-from koguma.model.kri import SECRET_SCOPES, SecretName
+from koguma.envoy import server_tls
+from koguma.envoy.snapshot import SECRET, Failure, XdsResource
+from koguma.model import tls_certificate
+from koguma.model.kri import SecretName
 from koguma.model.resource import Key
 from koguma.model.schema import Json
+from koguma.model.tls_certificate import TlsCertificate
+from koguma.model.violation import item
+
+_NONE: Final = "it has no certificate; write one in tls.certificates"
+_EMPTY: Final = "names no Secret and holds nothing itself"
+_FILE: Final = "files of the control plane are not read for gateways; write it into a Secret"
 
 
-class ListenerCertificates(NamedTuple):
-    """The secrets of one listener, in the order of its certificates; or why its chain is left out."""
+class CertificateProblem(msgspec.Struct, frozen=True):
+    """Why a listener does not present one of its certificates."""
+
+    path: str  # in the MeshGateway
+    source: str  # such as `Secret "shop"`
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.reason}"
+
+
+class ListenerCertificates(msgspec.Struct, frozen=True):
+    """The secrets of one listener; without any, `problem` says why its handshakes are refused."""
 
     secrets: tuple[str, ...] = ()
-    problem: str = ""
+    problems: tuple[CertificateProblem, ...] = ()
+
+    @property
+    def problem(self) -> str:
+        """Why no client can connect; empty where there is a certificate."""
+        return "" if self.secrets else "; ".join(map(str, self.problems)) or _NONE
+
+
+class PresentedCertificate(msgspec.Struct, frozen=True):
+    """What people may know of a certificate."""
+
+    secret: str  # as Envoy knows it
+    path: str
+    source: str
+    key_type: str
+    names: tuple[str, ...]
+    not_before: datetime
+    not_after: datetime
+    name_problem: str  # that its clients will have; empty where its names cover the listener's
+
+
+class _Source(msgspec.Struct, frozen=True):
+    """One of a listener's certificates as written, and what it is called."""
+
+    path: str
+    shown: str
+    secret: str  # the name of its secret in Envoy
+    fields: Json
 
 
 @question
 def of(db: Db, gateway: Key, section: str) -> ListenerCertificates:
-    """The secrets that a listener presents."""
-    sources = _sources(db, gateway, section)
-    if not sources:
-        return ListenerCertificates(problem="it has no certificate; write one in tls.certificates")
-    return ListenerCertificates(tuple(_name(gateway, section, *each) for each in enumerate(sources)))
+    """The secrets that a listener presents; the same for a new certificate, so that no listener changes."""
+    names: list[str] = []
+    problems: list[CertificateProblem] = []
+    for source, read in _chosen(db, gateway, section):
+        if isinstance(read, str):
+            problems.append(CertificateProblem(source.path, source.shown, read))
+        else:
+            names.append(source.secret)
+    return ListenerCertificates(tuple(names), tuple(problems))
 
 
-def _sources(db: Db, gateway: Key, section: str) -> tuple[Json, ...]:
+@question
+def resources(db: Db, gateway: Key, section: str) -> tuple[XdsResource | Failure, ...]:
+    """The secrets of a listener."""
+    return tuple(
+        encoding.encoded(
+            db,
+            SECRET,
+            source.secret,
+            server_tls.secret(source.secret, read.chain, read.key.reveal()),
+            origin=str(gateway),
+        )
+        for source, read in _chosen(db, gateway, section)
+        if not isinstance(read, str)
+    )
+
+
+@question
+def presented(db: Db, gateway: Key, section: str) -> tuple[PresentedCertificate, ...]:
+    """The certificates that a listener presents."""
+    host = section.partition(":")[2]
+    return tuple(
+        PresentedCertificate(
+            source.secret,
+            source.path,
+            source.shown,
+            read.key_type,
+            read.names,
+            read.not_before,
+            read.not_after,
+            tls_certificate.name_problem(read, host),
+        )
+        for source, read in _chosen(db, gateway, section)
+        if not isinstance(read, str)
+    )
+
+
+def _chosen(db: Db, gateway: Key, section: str) -> Iterator[tuple[_Source, TlsCertificate | str]]:
+    """The certificates of a listener, each read or with a reason; of one type of key, the first one."""
+    types: set[str] = set()
+    for source in _sources(db, gateway, section):
+        read = _read(db, gateway, source.fields)
+        if isinstance(read, TlsCertificate) and read.key_type in types:
+            yield (
+                source,
+                f'duplicate TLS certificate "{source.secret}": the one before is {read.key_type} too',
+            )
+            continue
+        if isinstance(read, TlsCertificate):
+            types.add(read.key_type)
+        yield source, read
+
+
+@question
+def _sources(db: Db, gateway: Key, section: str) -> tuple[_Source, ...]:
     resource = world.RESOURCES.get(db, gateway)
     written = ((resource.spec.get("conf") or {}).get("listeners") or ()) if resource else ()
-    for listener in written:
+    for number, listener in enumerate(written):
         if match.listener_section(listener) == section:
-            return tuple((listener.get("tls") or {}).get("certificates") or ())
+            path = f"{item('conf.listeners', number)}.tls.certificates"
+            fields = (listener.get("tls") or {}).get("certificates") or ()
+            return tuple(
+                _source(gateway, section, index, item(path, index), each) for index, each in enumerate(fields)
+            )
     return ()
 
 
-def _name(gateway: Key, section: str, index: int, source: Json) -> str:
-    """The name of a certificate: a Secret's own, so that listeners share it, or where it is written."""
-    if source.get("secret"):
-        return str(SecretName("cert", "secret", f"{gateway.mesh}:{source['secret']}"))
-    scope = next((word for word in SECRET_SCOPES if source.get(word)), "inline")
-    return str(SecretName("cert", scope, f"{gateway.mesh}:{gateway.name}:{section}:{index}"))
+def _source(gateway: Key, section: str, index: int, path: str, fields: Json) -> _Source:
+    """A certificate of a Secret is named by that, so that listeners share it; others by their place."""
+    name = fields.get("secret")
+    if name:
+        secret = str(SecretName("cert", "secret", f"{gateway.mesh}:{name}"))
+        return _Source(path, f'Secret "{name}"', secret, fields)
+    scope = next((word for word in ("file", "inline", "inlineString") if fields.get(word)), "inline")
+    secret = str(SecretName("cert", scope, f"{gateway.mesh}:{gateway.name}:{section}:{index}"))
+    return _Source(path, f"{scope} certificate", secret, fields)
+
+
+def _read(db: Db, gateway: Key, source: Json) -> TlsCertificate | str:
+    name = source.get("secret")
+    if name:
+        return of_secret(db, gateway.mesh, gateway.zone, name)
+    if source.get("file"):
+        return _FILE
+    text = source.get("inlineString") or mesh_secret.decoded(source.get("inline") or "")
+    return tls_certificate.read(text) if text else _EMPTY
+
+
+@question
+def of_secret(db: Db, mesh: str, zone: str, name: str) -> TlsCertificate | str:
+    """The certificate in a Secret, or the reason why there is none; one answer for all who name it."""
+    problem = mesh_secret.problem(db, mesh, zone, name)
+    return problem or tls_certificate.read(mesh_secret.text(db, mesh, zone, name) or "")
