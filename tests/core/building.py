@@ -71,6 +71,10 @@ def encoder() -> Encoder:
     return Encoder(schema.load(schema.find_envoy()))
 
 
+class ConvertedResource(Resource, frozen=True):
+    """A resource that nobody wrote, so that its kind need not be able to read it."""
+
+
 def stored(document: Mapping[str, Any], kinds: Kinds = KINDS) -> Resource:
     """An object as a zone's control plane has it."""
     written = dict(document)
@@ -78,7 +82,9 @@ def stored(document: Mapping[str, Any], kinds: Kinds = KINDS) -> Resource:
     status, spec = written.pop("status", None), written.pop("x-spec", None)
     control_plane = ControlPlaneInfo(zone=zone) if zone else ControlPlaneInfo(mode=Mode.GLOBAL, zone="")
     made = admission.admitted(forms.read(written, kinds), None, control_plane).resource
-    made = msgspec.structs.replace(made, status=status, spec=made.spec if spec is None else spec)
+    made = msgspec.structs.replace(made, status=status)
+    if spec is not None:
+        return ConvertedResource(**{**msgspec.structs.asdict(made), "spec": spec})
     return msgspec.structs.replace(made, name=name, core_name=name) if name else made
 
 
@@ -90,11 +96,23 @@ def database(
     resources: Iterable[Resource], nodes: Mapping[str, NodeMetadata] | None = None, kinds: Kinds = KINDS
 ) -> Db:
     """A mesh with proxies that said these things of themselves, by core name."""
-    db = pipeline.load(kinds, HERE, resources)
+    known = list(resources)
+    db = pipeline.load(kinds, HERE, [each for each in known if not isinstance(each, ConvertedResource)])
+    for resource in known:
+        if isinstance(resource, ConvertedResource):
+            take(db, resource)
     db.set(encoding.ENCODER, "envoy", encoder())
     for name, node in (nodes or {}).items():
         db.set(network.NODE_METADATA, proxy(db, name), node)
     return db
+
+
+def take(db: Db, resource: Resource) -> None:
+    """Let a mesh have one more object."""
+    if isinstance(resource, ConvertedResource):
+        db.set(world.RESOURCES, resource.key, resource)
+    else:
+        pipeline.take(db, [resource])
 
 
 def proxies(db: Db) -> tuple[Key, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from building import CASES, Case, at, bodies, decoded, objects, of, plain, proxies
+from building import CASES, Case, at, bodies, decoded, objects, of, plain, proxies, take
 
 from koguma.core import pipeline
 from koguma.core.build import snapshot
@@ -154,7 +154,7 @@ def test_the_order_of_arrival_leaves_no_trace_in_bytes(case: Case):
     for resource in there:
         pipeline.take(late, [], [resource.key])
     for resource in reversed(there):
-        pipeline.take(late, [resource])
+        take(late, resource)
         snapshot.of(late, there[1].key)
     for key in proxies(db):
         assert bodies(snapshot.of(late, key)) == bodies(snapshot.of(db, key))

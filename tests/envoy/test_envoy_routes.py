@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from koguma.envoy import route_filters, routes
+from koguma.envoy import cors, route_filters, route_settings, routes, session_persistence
+from koguma.envoy import filters as http_filters
 from koguma.envoy.routes import Backend, BackendSplit
 from tests.envoy import real_envoy
 from tests.ports import free_port
@@ -52,10 +53,23 @@ def split(document: dict[str, Any]) -> BackendSplit:
 
 def case_routes(document: dict[str, Any], file: str) -> list[Any]:
     filters = yaml.safe_load(yaml.safe_dump(document.get("filters", [])).replace("FILE", file))
-    return routes.routes("it", document.get("match", {}), filters, split(document), lambda ref: ref["name"])
+    made = routes.routes("it", document.get("match", {}), filters, split(document), lambda ref: ref["name"])
+    return [route_settings.applied(route, {**document, "filters": filters}) for route in made]
 
 
+SESSION = {"type": "Cookie", "sessionName": "stay", "absoluteTimeout": "1h"}
 EXTRA = {
+    **{
+        f"{name}-session.example": [
+            route_settings.applied(route, {"sessionPersistence": session})
+            for route in routes.routes("it", {}, [], BackendSplit((Backend("versions", 1),)), no_mirror)
+        ]
+        for name, session in {
+            "cookie": {"type": "Cookie", "sessionName": "stay"},
+            "permanent": {**SESSION, "cookieConfig": {"lifetimeType": "Permanent"}},
+            "header": {"type": "Header", "sessionName": "x-stay"},
+        }.items()
+    },
     "mirror.example": routes.routes(
         "it",
         {"path": {"type": "Exact", "value": "/copied"}},
@@ -122,7 +136,11 @@ def setting() -> Iterator[Setting]:
             routes.virtual_host(each, found, (each, f"{each}:*"))
             for each, found in {**hosts, **EXTRA}.items()
         ]
-        manager = real_envoy.hcm(routes.route_configuration("it", made), strip_any_host_port=True)
+        manager = real_envoy.hcm(
+            routes.route_configuration("it", made),
+            tuple(http_filters.http_chain(route_settings.FILTERS)),
+            strip_any_host_port=True,
+        )
         ports = {each: service.server_port for each, service in services.items()}
         clusters = [
             real_envoy.cluster("a", real_envoy.endpoint(ports["a"])),
@@ -210,6 +228,47 @@ def test_each_of_several_mirrors_gets_its_own_share(setting: Setting) -> None:
     assert copies("b") == 200
     assert copies("v1") == 0
     assert 60 < copies("v2") < 140
+
+
+@pytest.mark.slow
+def test_a_client_stays_with_the_endpoint_that_its_cookie_names(setting: Setting) -> None:
+    first = setting.call("GET /", host="cookie-session.example")
+    (cookie,) = first.headers["set-cookie"]
+    assert cookie.startswith("stay=")
+    assert "Max-Age" not in cookie
+    back = {"cookie": cookie.partition(";")[0]}
+    again = [setting.call("GET /", host="cookie-session.example", headers=back) for _ in range(20)]
+    assert {each.seen["service"] for each in again} == {first.seen["service"]}
+    others = {setting.call("GET /", host="cookie-session.example").seen["service"] for _ in range(20)}
+    assert others == {"v1", "v2"}
+
+
+@pytest.mark.slow
+def test_a_permanent_cookie_ends_when_the_session_does(setting: Setting) -> None:
+    (cookie,) = setting.call("GET /", host="permanent-session.example").headers["set-cookie"]
+    assert "Max-Age=3600" in cookie
+
+
+@pytest.mark.slow
+def test_a_client_stays_with_the_endpoint_that_its_header_names(setting: Setting) -> None:
+    first = setting.call("GET /", host="header-session.example")
+    (session,) = first.headers["x-stay"]
+    again = [
+        setting.call("GET /", host="header-session.example", headers={"x-stay": session}) for _ in range(20)
+    ]
+    assert {each.seen["service"] for each in again} == {first.seen["service"]}
+
+
+def test_what_envoy_cannot_do_for_sessions_and_cors_is_reported() -> None:
+    permanent = {"cookieConfig": {"lifetimeType": "Permanent"}}
+    assert list(session_persistence.problems({"absoluteTimeout": "1h", **permanent})) == []
+    assert [field for field, _ in session_persistence.problems(SESSION)] == ["absoluteTimeout"]
+    header = {"type": "Header", "absoluteTimeout": "1h", "idleTimeout": "1m"}
+    assert [field for field, _ in session_persistence.problems(header)] == ["absoluteTimeout", "idleTimeout"]
+    assert [field for field, _ in cors.problems({"allowCredentials": True, "exposeHeaders": ["*"]})] == [
+        "exposeHeaders"
+    ]
+    assert list(cors.problems({"exposeHeaders": ["*"]})) == []
 
 
 @pytest.mark.slow

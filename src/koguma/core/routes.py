@@ -17,8 +17,11 @@ no user can write into a MeshHTTPRoute, since its schema lacks them:
 
     unmatched                          NotFound: what no rule matches gets 404, and does not go on as it was
     rules[].matches[].grpc             {type: Exact | RegularExpression, service, method}: gRPC calls
-    rules[].default.filters[]          .requestMirror.fraction {numerator, denominator: 100}
+    rules[].default.filters[]          .requestMirror.fraction {numerator, denominator: 100};
+                                       type CORS (envoy/cors.py)
     rules[].default.backendRefs[]      .filters: changes of headers for the share of one backend
+    rules[].default.timeouts, retry    as in envoy/route_timeouts.py
+    rules[].default.sessionPersistence as in envoy/session_persistence.py
 """
 
 import base64

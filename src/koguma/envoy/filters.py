@@ -15,6 +15,8 @@ RBAC: Final = "envoy.filters.http.rbac"
 GRPC_STATS: Final = "envoy.filters.http.grpc_stats"
 LOCAL_RATELIMIT: Final = "envoy.filters.http.local_ratelimit"
 FAULT: Final = "envoy.filters.http.fault"
+CORS: Final = "envoy.filters.http.cors"
+STATEFUL_SESSION: Final = "envoy.filters.http.stateful_session"
 NETWORK_RBAC: Final = "envoy.filters.network.rbac"
 NETWORK_LOCAL_RATELIMIT: Final = "envoy.filters.network.local_ratelimit"
 HCM: Final = "envoy.filters.network.http_connection_manager"
@@ -29,6 +31,7 @@ class FilterPosition(NamedTuple):
 
 
 HTTP: Final = (
+    FilterPosition(CORS, "preflights carry no credentials, and browsers must be able to read every refusal"),
     FilterPosition(RBAC, "denied callers cost nothing more than this"),
     FilterPosition("envoy.filters.http.set_filter_state", "sets what later filters and routes read"),
     FilterPosition("envoy.filters.http.jwt_authn", "authenticates the user before anything depends on it"),
@@ -37,6 +40,7 @@ HTTP: Final = (
     FilterPosition(FAULT, "faults hit requests that would have been served"),
     FilterPosition(GRPC_STATS, "counts the requests that are served"),
     FilterPosition("envoy.filters.http.lua", "scripts see the request as it will be sent"),
+    FilterPosition(STATEFUL_SESSION, "chooses the endpoint of a request that is about to be sent"),
     FilterPosition(ROUTER, "sends the request; nothing comes after it"),
 )
 

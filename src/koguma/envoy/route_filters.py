@@ -9,6 +9,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
+from koguma.envoy import cors
 from koguma.envoy.proto_json import Data
 from koguma.envoy.route_matches import PathMatch
 from koguma.model.schema import Json
@@ -38,6 +39,7 @@ TYPES: Final = frozenset(
         "URLRewrite",
         "RequestMirror",
         "DirectResponse",
+        cors.TYPE,
     )
 )
 # What Envoy can do for one of several backends.

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from koguma.envoy import route_filters, route_matches
+from koguma.envoy import cors, route_filters, route_matches
 from koguma.envoy.proto_json import Data
 from koguma.envoy.route_filters import Mirror
 from koguma.envoy.route_matches import PathMatch
@@ -59,10 +59,20 @@ def routes(name: str, match: Json, filters: Json, split: BackendSplit, mirror: M
     """The Envoy routes of one match with its filters, in order."""
     mirrors = [] if route_filters.has_local_reply(filters) else route_filters.mirrors(filters, mirror)
     common = {"name": name, "stat_prefix": name}
-    return [
+    built = [
         {"match": route_match, **common, **outcome}
         for path_match in route_matches.path_matches(match)
         for route_match, outcome in _outcomes(path_match, filters, split, mirrors)
+    ]
+    preflight = cors.preflight(match) if cors.of(filters) is not None else None
+    if preflight is None:
+        return built
+    # The cors filter answers these. It acts on routes to clusters only, so they have one that is not called.
+    return built + [
+        {"match": path_match.match, **common, **outcome}
+        for path_match in route_matches.path_matches(preflight)
+        for _, outcome in _outcomes(path_match, filters, split, [])
+        if "route" in outcome
     ]
 
 

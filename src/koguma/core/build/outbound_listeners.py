@@ -33,7 +33,7 @@ from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind, Entries
 from koguma.core.rules import PortRules
 from koguma.core.world import Pairs
-from koguma.envoy import names, snapshot
+from koguma.envoy import names, route_settings, snapshot
 from koguma.envoy import routes as envoy_routes
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import Bundle, Failure, Id, XdsResource
@@ -262,6 +262,8 @@ def _of_requests(db: Db, spec: ListenerSpec, name: str) -> PortHandling:
         failure for each in (spec.overlays, *route_overlays.values()) for failure in each.failures
     )
     parts = logs.with_logs(parts, overlays_by_route_name(db, spec))
+    if required := route_settings.required_filters(routes):
+        parts = {**parts, "http_filters": {**required, **parts["http_filters"]}}
     return PortHandling(name, parts, tuple(routes), (*failures, *refused), backend_ports)
 
 

@@ -10,7 +10,7 @@ from koguma.core.build.overlays import PolicyOverlays
 from koguma.core.incremental import Db
 from koguma.core.items import Entries
 from koguma.core.routes import Candidate
-from koguma.envoy import names
+from koguma.envoy import names, route_settings, route_timeouts
 from koguma.envoy import routes as envoy_routes
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import Failure
@@ -20,6 +20,7 @@ from koguma.model.resource import Key
 from koguma.model.schema import Json
 
 _DEFAULT_ACTION = {"timeout": "15s"}
+_NO_CONF: Mapping[str, Json] = {}
 _CATCH_ALL = route_rules.normalised([{}])
 _MACHINE_DATA = frozenset({"filename", "environment_variable"})
 
@@ -43,7 +44,8 @@ def routes(
     for candidate in candidates:
         policy_overlays = route_overlays.get(candidate.rule.origin, overlays)
         routes_of_rule = _candidate(db, candidate, original, needed)
-        built += [_with_overlays(route, policy_overlays) for route in routes_of_rule]
+        conf = candidate.rule.conf or {}
+        built += [_with_overlays(route, policy_overlays, conf) for route in routes_of_rule]
     is_all_matched = any(route_rules.normalised([each.match]) == _CATCH_ALL for each in candidates)
     if not is_all_matched and not any(items.item(db, each).conf.get("unmatched") for each in entries):
         split, backend_ports = backends.split(db, None, original.destination, original)
@@ -121,15 +123,17 @@ def with_own_host(route: Data) -> Data:
     return _with_host_kept({**rest, "request_headers_to_remove": kept} if kept else rest)
 
 
-def _with_overlays(route: Data, policy_overlays: PolicyOverlays) -> Data:
+def _with_overlays(route: Data, policy_overlays: PolicyOverlays, conf: Json = _NO_CONF) -> Data:
+    """A route with what policies say about it, and last with what its own rule says."""
     if "route" in route:
-        action = overlay_merge.merged(route["route"], _DEFAULT_ACTION)
+        default = {} if route_timeouts.has_try_limit(conf) else _DEFAULT_ACTION
+        action = overlay_merge.merged(route["route"], default)
         for overlay in policy_overlays.part("route_action"):
             action = overlay_merge.merged(action, overlay)
         route = {**route, "route": action}
     for overlay in policy_overlays.part("route"):
         route = overlay_merge.merged(route, overlay)
-    return route
+    return route_settings.applied(route, conf)
 
 
 def without_machine_data(routes: Iterable[Data]) -> tuple[list[Data], tuple[Failure, ...]]:

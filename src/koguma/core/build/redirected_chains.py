@@ -19,7 +19,7 @@ import msgspec
 
 from koguma.core.build import overlay_merge, skeletons
 from koguma.core.build.overlay_merge import Parts
-from koguma.envoy import access_logs, filters, proto_json, snapshot
+from koguma.envoy import access_logs, filters, proto_json, route_settings, snapshot
 from koguma.envoy import routes as envoy_routes
 from koguma.envoy.external import SAME_HEADER_CASE
 from koguma.envoy.proto_json import Data
@@ -210,6 +210,7 @@ def _http_parts(
             "upgrade_configs": [{"upgrade_type": "websocket"}],
         },
         "http_filters": {
+            **route_settings.required_filters(route for each in hosts.values() for route in each.routes),
             **skeletons.http_filters(protocol),
             filters.ROUTER: proto_json.typed(_ROUTER_TYPE, suppress_envoy_headers=True),
         },
