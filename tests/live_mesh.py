@@ -327,32 +327,63 @@ class LiveMesh:
             self._echoes.append(echo)
         inbound = free_port()
         local_ports = {service: free_port() for service in outbounds}
-        workdir = self.directory / f"w{next(self._numbers)}"
-        workdir.mkdir(mode=0o700)
         ports = ("--port", str(inbound), "--service-port", str(target or (echo.port if echo else 0)))
-        token_file = workdir / "token"
-        token_file.touch(0o600)
-        token_file.write_text(self.service_token(name, service, **(tags or {})))
-        command = [
-            *(KOGUMA, "dp", "run", "--name", name, "--mesh", self.name, "--workdir", str(workdir)),
-            *("--cp-address", f"https://127.0.0.1:{self.dp}", "--dataplane-token-file", str(token_file)),
-            *("--access-log-dir", tempfile.gettempdir()),  # where pytest has its directories
+        sidecar = self._proxy(
+            name,
+            self.service_token(name, service, **(tags or {})),
+            *("--name", name, "--mesh", self.name, "--no-dns"),
             *(("--service", service) if service else ()),
             *((*ports, "--protocol", protocol, "--port-name", protocol) if serves or target else ()),
             *(f"--tag={key}={value}" for key, value in (tags or {}).items()),
             *(f"--outbound={service}:{port}" for service, port in local_ports.items()),
-            *("--concurrency", "1", "--drain-time", "2s", "--no-dns", "--log-format", "json"),
             *flags,
-        ]
-        sidecar = Sidecar(
-            name, command, self.directory / f"{name}-{next(self._numbers)}.log", self.environment
         )
-        sidecar.workdir, sidecar.service, sidecar.inbound = workdir, echo, inbound
-        sidecar.outbounds = local_ports
-        self._sidecars.append(sidecar)
+        sidecar.service, sidecar.inbound, sidecar.outbounds = echo, inbound, local_ports
         if wait:
             sidecar.wait_for_output("is ready")
         return sidecar
+
+    def _proxy(self, name: str, token: str, *flags: str) -> Sidecar:
+        """Start `koguma dp run`; whatever it is, it serves and calls nothing yet."""
+        workdir = self.directory / f"w{next(self._numbers)}"
+        workdir.mkdir(mode=0o700)
+        token_file = workdir / "token"
+        token_file.touch(0o600)
+        token_file.write_text(token)
+        command = [
+            *(KOGUMA, "dp", "run", "--workdir", str(workdir)),
+            *("--cp-address", f"https://127.0.0.1:{self.dp}", "--dataplane-token-file", str(token_file)),
+            *("--access-log-dir", tempfile.gettempdir()),  # where pytest has its directories
+            *("--concurrency", "1", "--drain-time", "2s", "--log-format", "json"),
+            *flags,
+        ]
+        log = self.directory / f"{name}-{next(self._numbers)}.log"
+        proxy = Sidecar(name, command, log, self.environment)
+        proxy.workdir, proxy.service, proxy.inbound, proxy.outbounds = workdir, None, 0, {}
+        self._sidecars.append(proxy)
+        return proxy
+
+    def gateway(
+        self,
+        name: str = "edge-1",
+        service: str = "edge",
+        *,
+        flags: Sequence[str] = (),
+        wait: bool = True,
+        **tags: str,
+    ) -> Sidecar:
+        """Start a built-in gateway; the MeshGateway that selects it says where it listens."""
+        own = {"kuma.io/service": service, **tags}
+        from_file = "--dataplane-file" in flags
+        described = ("--name", name, "--mesh", self.name, *(f"--tag={tag}={own[tag]}" for tag in own))
+        gateway = self._proxy(
+            name,
+            self.service_token(name, service, **tags),
+            *("--gateway", *(() if from_file else described), *flags),
+        )
+        if wait:
+            gateway.wait_for_output("is ready")
+        return gateway
 
     def egress(
         self, name: str = "egress-1", *, port: int = 0, flags: Sequence[str] = (), wait: bool = True
@@ -360,24 +391,11 @@ class LiveMesh:
         """Start a zone egress."""
         answer = self.request("POST", "/tokens/zone", {"zone": "default", "scope": ["egress"]})
         assert answer.status == 200, answer.text
-        workdir = self.directory / f"w{next(self._numbers)}"
-        workdir.mkdir(mode=0o700)
-        token_file = workdir / "token"
-        token_file.touch(0o600)
-        token_file.write_text(answer.text)
         inbound = port or free_port()
-        command = [
-            *(KOGUMA, "dp", "run", "--proxy-type", "egress", "--name", name, "--port", str(inbound)),
-            *("--workdir", str(workdir), "--cp-address", f"https://127.0.0.1:{self.dp}"),
-            *("--dataplane-token-file", str(token_file), "--access-log-dir", tempfile.gettempdir()),
-            *("--concurrency", "1", "--drain-time", "2s", "--log-format", "json"),
-            *flags,
-        ]
-        egress = Sidecar(
-            name, command, self.directory / f"{name}-{next(self._numbers)}.log", self.environment
+        egress = self._proxy(
+            name, answer.text, *("--proxy-type", "egress", "--name", name, "--port", str(inbound)), *flags
         )
-        egress.workdir, egress.service, egress.inbound, egress.outbounds = workdir, None, inbound, {}
-        self._sidecars.append(egress)
+        egress.inbound = inbound
         if wait:
             egress.wait_for_output("is ready")
         return egress

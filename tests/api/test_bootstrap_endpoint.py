@@ -255,6 +255,66 @@ async def test_a_proxy_whose_dataplane_is_stored_brings_none(endpoint):
     assert "dataplane.resource" not in answer.bootstrap["node"]["metadata"]
 
 
+EDGE = build.dataplane(
+    "edge-1",
+    mesh="default",
+    address="10.0.0.1",
+    inbound=[],
+    gateway={"type": "BUILTIN", "tags": {SERVICE: "edge"}},
+)
+GATEWAY_LAYER = {
+    "name": "gateway.listeners",
+    "rtds_layer": {
+        "name": "gateway.listeners",
+        "rtds_config": {"ads": {}, "resource_api_version": "V3"},
+    },
+}
+
+
+async def bring_edge(endpoint, **fields):
+    """A bootstrap for a built-in gateway."""
+    token = endpoint.token(tags={SERVICE: ("edge",)})
+    return await endpoint.bring(EDGE, **{"name": "edge-1", "dataplaneToken": token, **fields})
+
+
+@pytest.mark.parametrize("features", [["feature-readiness-unix-socket"], ["feature-access-log-pipe"]])
+async def test_a_builtin_gateway_subscribes_to_the_limits_of_its_listeners(endpoint, features):
+    answer = await bring_edge(endpoint, features=features)
+    assert answer.bootstrap["layered_runtime"]["layers"][1:] == [GATEWAY_LAYER]
+    assert answer.bootstrap["node"]["cluster"] == "edge"
+    delegated = web(gateway={"tags": {SERVICE: "web"}}, inbound=[])
+    for other in (delegated, web()):
+        layers = (await endpoint.bring(other, features=features)).bootstrap["layered_runtime"]["layers"]
+        assert len(layers) == 1
+
+
+async def test_the_token_of_a_gateway_names_its_service(endpoint):
+    assert (await bring_edge(endpoint)).status == 200
+    answer = await bring_edge(endpoint, dataplaneToken=endpoint.token(tags={SERVICE: ("web",)}))
+    assert (answer.status, '"edge" which is not allowed with this token' in answer.text) == (403, True)
+    answer = await bring_edge(endpoint, dataplaneToken=endpoint.token(name="edge-1"))
+    assert answer.status == 403
+    assert "--name edge-1 --service edge" in answer.text
+
+
+async def test_a_gateway_is_told_that_no_mesh_gateway_selects_it(endpoint):
+    (warning,) = json.loads((await bring_edge(endpoint)).text)["warnings"]
+    assert warning == (
+        'no MeshGateway selects the tags kuma.io/service=edge of Dataplane "edge-1" (mesh default zone'
+        " default): it listens on no port until one does"
+    )
+    await endpoint.write(
+        {
+            "type": "MeshGateway",
+            "mesh": "default",
+            "name": "edge",
+            "selectors": [{"match": {SERVICE: "edge"}}],
+            "conf": {"listeners": [{"port": 8080, "protocol": "HTTP"}]},
+        }
+    )
+    assert "warnings" not in json.loads((await bring_edge(endpoint)).text)
+
+
 OUR_AGENT = ["feature-access-log-pipe"]
 
 

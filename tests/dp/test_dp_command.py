@@ -6,6 +6,7 @@ from koguma.cli import dp, dp_options, main
 from koguma.cli.failures import CommandFailure
 
 WEB = ("--name", "web-1", "--service", "web", "--port", "8080", "--service-port", "18080")
+EDGE = ("--gateway", "--name", "edge-1", "--tag", "kuma.io/service=edge")
 OFF = ("--cp-address", "https://10.0.0.2:5678")
 
 
@@ -36,6 +37,16 @@ def test_the_help_has_headings_and_examples(capsys):
         (("--name", "web-1", "--access-log-dir", "/a/../b"), '"/a/../b" must be a directory from the root'),
         (("--name", "web-1", "--service", "web", "--port", "8080"), "say with --service-port"),
         ((*WEB, "--cp-address", "http://127.0.0.1:5678"), "must be https://HOST:PORT"),
+        (("--gateway", "--name", "edge-1"), "--gateway needs --tag kuma.io/service=NAME"),
+        (("--gateway", "--tag", "kuma.io/service=edge"), "--gateway with --name and --tag for a gateway"),
+        ((*EDGE, "--service", "web"), "--service web and --tag kuma.io/service=edge name two services"),
+        (
+            (*EDGE, "--port", "8080", "--outbound", "backend:9001", "--protocol", "http"),
+            "--port, --protocol, --outbound: only a sidecar has it, not --gateway",
+        ),
+        ((*EDGE, "--transparent-proxy", "--dns"), "--transparent-proxy, --dns: only a sidecar has it"),
+        ((*EDGE, "--service-probe"), "--service-probe: only a sidecar has it, not --gateway"),
+        ((*EDGE, "--proxy-type", "egress"), "--gateway is a proxy of a mesh, --proxy-type egress one of a"),
         ((*WEB, *OFF), "is on another machine, so its CA is needed: copy ca.pem"),
         ((*WEB, "--dataplane-token-file", "/nowhere.token"), "/nowhere.token: No such file"),
     ],
@@ -53,6 +64,13 @@ def test_a_file_and_flags_do_not_mix(tmp_path, capsys):
     words = ["dp", "run", "--dataplane-file", str(file), "--address", "::1", "--outbound", "b:1"]
     assert main(words) == 2
     assert "says all that --address, --outbound would say" in capsys.readouterr().err
+
+
+def test_the_file_of_a_gateway_must_be_one(tmp_path, capsys):
+    file = tmp_path / "web.yaml"
+    file.write_text("type: Dataplane\nname: web-1\nnetworking: {address: 10.0.0.7}\n")
+    assert main(["dp", "run", "--gateway", "--dataplane-file", str(file)]) == 2
+    assert "networking.gateway.type is BUILTIN; leave out --gateway" in capsys.readouterr().err
 
 
 def test_an_envoy_that_is_not_there_is_named(capsys, tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from koguma.core import admission, world
-from koguma.dp import dataplane
+from koguma.dp import dataplane, gateway, zone_proxy
 from koguma.dp.dataplane import BadDataplane, DataplaneFlags, Outbound
 from koguma.identity.proxy_types import EGRESS
 from koguma.kinds import KINDS
@@ -210,7 +210,7 @@ def test_a_file_that_is_no_dataplane_is_refused_with_its_name(text, words):
 
 
 def egress(**flags: Any) -> dataplane.DataplaneProxy:
-    return dataplane.zone_proxy(EGRESS, dataplane.ZoneProxyFlags(name="egress-1", **flags))
+    return zone_proxy.from_flags(EGRESS, zone_proxy.ZoneProxyFlags(name="egress-1", **flags))
 
 
 def test_flags_make_a_zone_egress_that_the_control_plane_admits():
@@ -239,3 +239,31 @@ def test_a_zone_egress_comes_from_a_file_too():
     assert proxy.resource["networking"] == {"address": "10.0.0.3", "port": 10002}
     with pytest.raises(BadDataplane, match="not a ZoneEgress; it is for --proxy-type egress"):
         dataplane.from_file(text, {"ip": "10.0.0.3"}, "egress.yaml")
+
+
+def test_flags_make_a_builtin_gateway_that_the_control_plane_admits():
+    own = {"kuma.io/service": "edge", "team": "front"}
+    flags = gateway.GatewayFlags(name="edge-1", mesh="shop", tags=own, address="10.0.0.4", admin_port=9901)
+    proxy = gateway.from_flags(flags)
+    assert proxy.networking == {
+        "address": "10.0.0.4",
+        "admin": {"port": 9901},
+        "gateway": {"type": "BUILTIN", "tags": own},
+    }
+    draft = forms.read(proxy.resource, Kinds(KINDS))
+    assert admission.admitted(draft, None, ControlPlaneInfo()).resource.key.kind == "Dataplane"
+    assert (proxy.place, proxy.services, proxy.accepts_traffic) == ("mesh shop", ("edge",), True)
+    assert proxy.is_builtin_gateway
+    assert not proxy.may_be_transparent
+
+
+def test_the_service_of_a_gateway_is_a_tag_or_a_flag():
+    proxy = gateway.from_flags(gateway.GatewayFlags(name="edge-1", service="edge", labels={"team": "front"}))
+    assert proxy.services == ("edge",)
+    assert proxy.resource["labels"] == {"team": "front"}
+    both = gateway.GatewayFlags(name="edge-1", service="edge", tags={"kuma.io/service": "edge"})
+    assert gateway.from_flags(both).services == ("edge",)
+    with pytest.raises(BadDataplane, match="name two services"):
+        gateway.from_flags(gateway.GatewayFlags(name="e", service="edge", tags={"kuma.io/service": "web"}))
+    with pytest.raises(BadDataplane, match=r"--gateway needs --tag kuma\.io/service=NAME"):
+        gateway.from_flags(gateway.GatewayFlags(name="edge-1", tags={"team": "front"}))

@@ -218,11 +218,14 @@ class BootstrapServer:
         return proxy
 
     async def _warnings(self, proxy: Resource) -> list[str]:
-        """Outbounds of the proxy that have no destination now; one may be created later."""
-        if not (proxy.spec.get("networking") or {}).get("outbound"):
+        """Outbounds without a destination, and a gateway without a MeshGateway; one may be created later."""
+        networking = proxy.spec.get("networking") or {}
+        if not networking.get("outbound") and not bootstrap_request.is_builtin_gateway(proxy.spec):
             return []  # most proxies; when many start at once they do not wait for the engine
         db = await self._context.database()
-        return [problem.message for problem in proxy_lint.dangling_outbounds(db, proxy)]
+        unselected = proxy_lint.unselected_gateway(db, proxy)
+        dangling = [problem.message for problem in proxy_lint.dangling_outbounds(db, proxy)]
+        return [*dangling, *([unselected] if unselected else [])]
 
     def _stored(self, claims: ProxyClaims, proxy_name: ProxyName) -> Resource:
         assert proxy_name.type is not None
@@ -260,6 +263,7 @@ class BootstrapServer:
             admin_port=0 if is_ours else bootstrap_request.admin_port(request, proxy.spec),
             reports_health=bootstrap_request.reports_health(request, proxy.spec),
             heap_bytes_max=bootstrap_request.heap_bytes_max(request),
+            is_gateway=bootstrap_request.is_builtin_gateway(proxy.spec),
         )
         return msgspec.json.encode(config)
 

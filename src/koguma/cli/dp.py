@@ -1,4 +1,4 @@
-"""`koguma dp`: run a proxy, which is an Envoy beside a service with the agent that supervises it."""
+"""`koguma dp`: run a proxy, which is an Envoy with the agent that supervises it."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -28,6 +28,9 @@ Examples:
       --outbound backend:9001 --dataplane-token-file web-1.token
   koguma dp run --dataplane-file backend.yaml --dataplane-var ip=10.0.0.7 \\
       --cp-address https://10.0.0.2:5678 --ca-cert-file ca.pem --dataplane-token-file backend.token
+  koguma token dataplane --mesh shop --name edge-1 --service edge --valid-for 720h > edge-1.token
+  koguma dp run --gateway --name edge-1 --mesh shop --tag kuma.io/service=edge --address 10.0.0.4 \\
+      --dataplane-token-file edge-1.token
   koguma token zone --zone east --scope egress --valid-for 720h > egress.token
   koguma dp run --proxy-type egress --name egress-1 --address 10.0.0.3 --port 10002 \\
       --dataplane-token-file egress.token
@@ -36,11 +39,11 @@ Examples:
 
 @click.group("dp")
 def command() -> None:
-    """Run a proxy beside a service."""
+    """Run a proxy beside a service, a gateway, or the egress of a zone."""
 
 
 def run(**flags: Any) -> int:
-    """Run an Envoy beside a service until it is stopped.
+    """Run an Envoy beside a service, or as a gateway, until it is stopped.
 
     The proxy registers its Dataplane with the control plane, gets all its configuration from there, and is
     started again when it crashes. SIGTERM and Ctrl-C take it out of the mesh and let calls under way end; a
@@ -150,28 +153,21 @@ def _metrics_certificate(chain: str | None, key: str | None) -> "MetricsCertific
 
 
 def _proxy(flags: Mapping[str, Any]) -> "DataplaneProxy":
-    from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not need the kinds
+    from koguma.dp import dataplane, gateway  # noqa: PLC0415 - `--help` does not need the kinds
 
     file: TextIO | None = flags["dataplane_file"]
-    proxy_type = proxy_types.SERVED[flags["proxy_type"]]
     described = {name: flags[name] for name in dataplane.FLAG_NAMES if flags[name]}
     _refuse_contradictions(file, described, flags["variables"])
+    _refuse_flags_of_sidecars(described, flags)
     ports = _redirect_ports(flags)
     try:
-        if proxy_type.is_of_zone:
-            _refuse_flags_of_sidecars(described, flags)
-        if file is not None:
-            proxy = dataplane.from_file(file.read(), dict(flags["variables"]), file.name, proxy_type)
-        elif proxy_type.is_of_zone:
-            own_labels = dict(described.pop("labels", ()))
-            proxy = dataplane.zone_proxy(proxy_type, dataplane.ZoneProxyFlags(labels=own_labels, **described))
+        if file is None:
+            proxy = _described(flags, described, is_redirected=bool(ports and ports[0]))
         else:
-            maps = {name: dict(described.pop(name, ())) for name in ("tags", "labels")}
-            is_redirected = bool(ports and ports[0])
-            dataplane_flags = dataplane.DataplaneFlags(
-                tags=maps["tags"], labels=maps["labels"], is_redirected=is_redirected, **described
-            )
-            proxy = dataplane.from_flags(dataplane_flags)
+            proxy_type = proxy_types.SERVED[flags["proxy_type"]]
+            proxy = dataplane.from_file(file.read(), dict(flags["variables"]), file.name, proxy_type)
+            if flags["gateway"]:
+                gateway.check_file(proxy, file.name)
         return dataplane.redirected(proxy, *ports) if ports else proxy
     except dataplane.BadDataplane as error:
         raise click.UsageError(error.detail) from None
@@ -179,11 +175,36 @@ def _proxy(flags: Mapping[str, Any]) -> "DataplaneProxy":
         raise click.UsageError(f"--dataplane-file: {flags['dataplane_file'].name} is no text") from None
 
 
-def _refuse_flags_of_sidecars(described: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
-    """Refuse flags that a zone proxy has no use for: it has no service, and calls nobody by name."""
-    from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not need the kinds
+def _described(
+    flags: Mapping[str, Any], described: Mapping[str, Any], *, is_redirected: bool
+) -> "DataplaneProxy":
+    """The proxy that flags describe, of one of three sorts."""
+    from koguma.dp import dataplane, gateway, zone_proxy  # noqa: PLC0415 - `--help` does not need the kinds
 
-    names = [dataplane.FLAG_NAMES[name] for name in described if name not in dataplane.ZONE_FLAG_NAMES]
+    proxy_type = proxy_types.SERVED[flags["proxy_type"]]
+    fields = {**described, "labels": dict(described.get("labels", ()))}
+    if proxy_type.is_of_zone:
+        return zone_proxy.from_flags(proxy_type, zone_proxy.ZoneProxyFlags(**fields))
+    fields["tags"] = dict(described.get("tags", ()))
+    if flags["gateway"]:
+        return gateway.from_flags(gateway.GatewayFlags(**fields))
+    return dataplane.from_flags(dataplane.DataplaneFlags(is_redirected=is_redirected, **fields))
+
+
+def _refuse_flags_of_sidecars(described: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
+    """Refuse flags that other proxies have no use for: they have no inbounds, and call nobody by name."""
+    from koguma.dp import dataplane, gateway, zone_proxy  # noqa: PLC0415 - `--help` does not need the kinds
+
+    zone_type = f"--proxy-type {flags['proxy_type']}"
+    is_of_zone = proxy_types.SERVED[flags["proxy_type"]].is_of_zone
+    if is_of_zone and flags["gateway"]:
+        raise click.UsageError(
+            f"--gateway is a proxy of a mesh, {zone_type} one of a zone; give one of the two"
+        )
+    if not is_of_zone and not flags["gateway"]:
+        return
+    allowed, what = (zone_proxy.FLAG_NAMES, zone_type) if is_of_zone else (gateway.FLAG_NAMES, "--gateway")
+    names = [dataplane.FLAG_NAMES[name] for name in described if name not in allowed]
     switches = (
         "bind_outbounds",
         "transparent_proxy",
@@ -193,9 +214,7 @@ def _refuse_flags_of_sidecars(described: Mapping[str, Any], flags: Mapping[str, 
     )
     names += [f"--{name.replace('_', '-')}" for name in switches if flags[name]]
     if names:
-        raise click.UsageError(
-            f"{', '.join(names)}: only a sidecar has it, not --proxy-type {flags['proxy_type']}"
-        )
+        raise click.UsageError(f"{', '.join(names)}: only a sidecar has it, not {what}")
 
 
 def _redirect_ports(flags: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -223,7 +242,8 @@ def _refuse_contradictions(file: TextIO | None, described: Mapping[str, Any], va
     if file is None and "name" not in described:
         raise click.UsageError(
             "say who the proxy is: --name with --service, --dataplane-file, or --name alone for a Dataplane"
-            " that is stored already; --name with --port for a zone egress"
+            " that is stored already; --gateway with --name and --tag for a gateway; --name with --port for a"
+            " zone egress"
         )
 
 

@@ -146,11 +146,14 @@ class SectionedCommand(click.Command):
 
 def all_options() -> list[click.Parameter]:
     """The options, in the order of the help."""
-    return [*_identity(), *_control_plane(), *_envoy(), *_agent(), *_machine()]
+    return [*_identity(), *_service(), *_object(), *_control_plane(), *_envoy(), *_agent(), *_machine()]
+
+
+_WHO: Final = "Who the proxy is"
 
 
 def _identity() -> list[click.Parameter]:
-    who = "Who the proxy is"
+    who = _WHO
     return [
         Option(who, "--name", metavar="NAME", help="Name of the Dataplane; alone, of one that is stored."),
         Option(
@@ -161,7 +164,19 @@ def _identity() -> list[click.Parameter]:
             show_default=True,
             help="A sidecar, or the egress of a zone (a ZoneEgress, which needs a zone token).",
         ),
+        Option(
+            who,
+            "--gateway",
+            is_flag=True,
+            help="A built-in gateway: it listens where the MeshGateway says that selects its tags.",
+        ),
         Option(who, "--mesh", "-m", metavar="MESH", help="Its mesh.  [default: default]"),
+    ]
+
+
+def _service() -> list[click.Parameter]:
+    who = _WHO
+    return [
         Option(who, "--service", metavar="NAME", help="The service; makes the Dataplane from these flags."),
         Option(who, "--port", type=_PORT, help="Where others call the service; none where it only calls."),
         Option(who, "--port-name", metavar="NAME", help="Name of that port, by which services refer to it."),
@@ -194,10 +209,23 @@ def _identity() -> list[click.Parameter]:
             help="Service to call through a local port: backend:9001, backend:80:9001 for one of its ports,"
             " extsvc/httpbin:9002 for a MeshExternalService. Repeatable.",
         ),
-        Option(who, "--tag", "tags", type=_PAIR, multiple=True, help="Tag of the port. Repeatable."),
+        Option(
+            who,
+            "--tag",
+            "tags",
+            type=_PAIR,
+            multiple=True,
+            help="Tag of the port, or of the gateway. Repeatable.",
+        ),
         Option(
             who, "--label", "labels", type=_PAIR, multiple=True, help="Label of the Dataplane. Repeatable."
         ),
+    ]
+
+
+def _object() -> list[click.Parameter]:
+    who = _WHO
+    return [
         Option(
             who,
             "--dataplane-file",

@@ -105,6 +105,11 @@ class DataplaneProxy(msgspec.Struct, frozen=True):
         )
 
     @property
+    def is_builtin_gateway(self) -> bool:
+        """Whether it is a built-in gateway, as far as its Dataplane is known here."""
+        return (self.networking.get("gateway") or {}).get("type") == "BUILTIN"
+
+    @property
     def is_transparent(self) -> bool:
         """Whether the kernel redirects its service's traffic, as far as its Dataplane is known here."""
         return bool(self.networking.get("transparentProxying"))
@@ -153,26 +158,6 @@ class DataplaneFlags(msgspec.Struct, frozen=True, kw_only=True):
     is_redirected: bool = False  # the kernel redirects inbound traffic of the service to the proxy
 
 
-class ZoneProxyFlags(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags that describe a zone proxy."""
-
-    name: str
-    address: str = ""
-    port: int = 0
-    admin_port: int = 0
-    labels: Mapping[str, str] = {}
-
-
-# The flags of the fields of ZoneProxyFlags.
-ZONE_FLAG_NAMES: Final[Mapping[str, str]] = {
-    "name": "--name",
-    "address": "--address",
-    "port": "--port",
-    "admin_port": "--admin-port",
-    "labels": "--label",
-}
-
-
 def outbound(text: str) -> Outbound:
     """The outbound that a text such as `backend:9001` or `backend:80:9001` describes."""
     kind_word, slash, rest = text.rpartition("/")
@@ -202,7 +187,7 @@ def from_flags(flags: DataplaneFlags) -> DataplaneProxy:
     if not flags.service:
         _refuse_flags_without_service(flags)
         return DataplaneProxy(flags.mesh, flags.name)
-    networking: dict[str, Json] = {"address": flags.address or LOOPBACK, **_admin(flags.admin_port)}
+    networking: dict[str, Json] = {"address": flags.address or LOOPBACK, **admin(flags.admin_port)}
     own_labels = dict(flags.labels)
     if flags.port:
         networking["inbound"] = [_inbound(flags)]
@@ -211,10 +196,11 @@ def from_flags(flags: DataplaneFlags) -> DataplaneProxy:
         own_labels = {labels.WORKLOAD: flags.service, tags.SERVICE: flags.service, **own_labels}
     if flags.outbounds:
         networking["outbound"] = [outbound.document for outbound in flags.outbounds]
-    return _proxy(flags.mesh, flags.name, own_labels, {"networking": networking})
+    return described(flags.mesh, flags.name, own_labels, {"networking": networking})
 
 
-def _admin(port: int) -> dict[str, Json]:
+def admin(port: int) -> dict[str, Json]:
+    """The admin port in `networking`; nothing without one."""
     return {"admin": {"port": port}} if port else {}
 
 
@@ -283,22 +269,6 @@ def _set_flags(flags: DataplaneFlags, *fields: str) -> str:
     return ", ".join(FLAG_NAMES[field] for field in fields if getattr(flags, field))
 
 
-def zone_proxy(proxy_type: ProxyType, flags: ZoneProxyFlags) -> DataplaneProxy:
-    """A zone proxy that flags describe; without a port, one whose object is stored already."""
-    if not flags.port:
-        unused = [name for name in ("address", "admin_port", "labels") if getattr(flags, name)]
-        if unused:
-            names = ", ".join(ZONE_FLAG_NAMES[name] for name in unused)
-            raise BadDataplane(f"{names} describes a new {proxy_type.kind}: say with --port where it listens")
-        return DataplaneProxy("", flags.name, None, proxy_type)
-    networking: dict[str, Json] = {"address": flags.address or LOOPBACK, "port": flags.port}
-    networking |= _admin(flags.admin_port)
-    resource: dict[str, Json] = {"type": proxy_type.kind, "name": flags.name}
-    if flags.labels:
-        resource["labels"] = dict(sorted(flags.labels.items()))
-    return DataplaneProxy("", flags.name, {**resource, "networking": networking}, proxy_type)
-
-
 def from_file(
     text: str, variables: Mapping[str, str], source: str, proxy_type: ProxyType = proxy_types.SIDECAR
 ) -> DataplaneProxy:
@@ -344,7 +314,7 @@ def _from_draft(draft: Draft, proxy_type: ProxyType) -> DataplaneProxy:
         own = {"labels": dict(sorted(own_labels.items()))} if own_labels else {}
         resource = {"type": proxy_type.kind, "name": identified.core_name, **own, **draft.spec}
         return DataplaneProxy("", identified.core_name, resource, proxy_type)
-    return _proxy(identified.key.mesh, identified.core_name, own_labels, draft.spec)
+    return described(identified.key.mesh, identified.core_name, own_labels, draft.spec)
 
 
 def rendered(text: str, variables: Mapping[str, str], source: str) -> str:
@@ -356,7 +326,8 @@ def rendered(text: str, variables: Mapping[str, str], source: str) -> str:
     return _VARIABLE.sub(lambda match: variables[match[1]], text)
 
 
-def _proxy(mesh: str, name: str, own_labels: Mapping[str, str], spec: Json) -> DataplaneProxy:
+def described(mesh: str, name: str, own_labels: Mapping[str, str], spec: Json) -> DataplaneProxy:
+    """A proxy that brings its Dataplane."""
     resource: dict[str, Json] = {"type": "Dataplane", "mesh": mesh, "name": name}
     if own_labels:
         resource["labels"] = dict(sorted(own_labels.items()))

@@ -89,15 +89,17 @@ def bootstrap(
     admin_port: int = 0,
     reports_health: bool = False,
     heap_bytes_max: int = 0,
+    is_gateway: bool = False,
 ) -> Data:
     """The bootstrap of an Envoy whose sockets are in `directory`.
 
     With `admin_port` the admin interface is on that port instead of a socket; with `reports_health` Envoy
     performs health checks for the control plane (HDS). Near `heap_bytes_max` it accepts no more requests.
+    The limits of a built-in gateway's listeners come over ADS as a layer of the runtime (RTDS).
     """
     return {
         "node": {"id": node.id, "cluster": node.cluster, "metadata": dict(node.metadata)},
-        "layered_runtime": {"layers": [{"name": "kuma", "static_layer": dict(_RUNTIME)}]},
+        "layered_runtime": {"layers": _runtime_layers(is_gateway=is_gateway)},
         "stats_config": _stats_config(),
         "dynamic_resources": _dynamic_resources(server),
         **({"hds_config": _stream(server, "GRPC")} if reports_health else {}),
@@ -108,6 +110,20 @@ def bootstrap(
             "envoy.regex_engines.google_re2", "envoy.extensions.regex_engines.v3.GoogleRE2"
         ),
     }
+
+
+def _runtime_layers(*, is_gateway: bool) -> list[Data]:
+    layers: list[Data] = [{"name": "kuma", "static_layer": dict(_RUNTIME)}]
+    if is_gateway:
+        # Envoy's own timeout for the first answer stays (15 s): limits that are late do not hold up traffic.
+        config = {"ads": {}, "resource_api_version": "V3"}
+        layers.append(
+            {
+                "name": names.GATEWAY_LISTENERS,
+                "rtds_layer": {"name": names.GATEWAY_LISTENERS, "rtds_config": config},
+            }
+        )
+    return layers
 
 
 def _admin(directory: str, port: int) -> Data:

@@ -15,6 +15,7 @@ ACCESS_LOG_SINK: Final = "_kuma_access_log_sink"  # the logger whose lines the a
 ROUTE_DEFAULT: Final = "_kuma_route_default"
 DYNAMIC_CONFIG: Final = "_kuma_dynamicconfig"
 METRICS: Final = "_kuma_metrics"
+GATEWAY_LISTENERS: Final = "gateway.listeners"  # the runtime layer with limits of a gateway, as in Kuma
 
 # In the agent's directory: the socket on which it serves metrics, and the certificate for scraping.
 METRICS_SOCKET: Final = "kuma-metrics.sock"

@@ -21,6 +21,7 @@ LISTENER: Final = "listener"
 ROUTES: Final = "routes"
 SECRET: Final = "secret"  # noqa: S105 - the word for a type
 EXTENSION: Final = "extension"
+RUNTIME: Final = "runtime"
 
 # In the order in which they are sent: what is referred to before what refers to it.
 TYPE_URLS: Final[Mapping[str, str]] = {
@@ -28,6 +29,7 @@ TYPE_URLS: Final[Mapping[str, str]] = {
     CLUSTER: "type.googleapis.com/envoy.config.cluster.v3.Cluster",
     ENDPOINTS: "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
     EXTENSION: "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig",
+    RUNTIME: "type.googleapis.com/envoy.service.runtime.v3.Runtime",
     LISTENER: "type.googleapis.com/envoy.config.listener.v3.Listener",
     ROUTES: "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
 }

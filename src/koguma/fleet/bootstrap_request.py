@@ -276,6 +276,11 @@ def reports_health(request: BootstrapRequest, spec: Json) -> bool:
     return any(inbound.get("serviceProbe") is not None for inbound in inbounds)
 
 
+def is_builtin_gateway(spec: Json) -> bool:
+    """Whether a proxy is a built-in gateway."""
+    return ((spec.get("networking") or {}).get("gateway") or {}).get("type") == "BUILTIN"
+
+
 def service(proxy: Resource) -> str:
     """The name under which an Envoy counts itself: the service of its first port, of a label, or its own.
 

@@ -12,6 +12,7 @@ from koguma.core.build import (
     added_resources,
     encoding,
     endpoints,
+    gateway_limits,
     network,
     overlay_merge,
     passthrough,
@@ -84,6 +85,7 @@ def resources(db: Db, proxy: Key, records: Records) -> Bundle:
             *passthrough.inbound_resources(db, proxy, networking, node),
             *added_resources.clusters(db, parts, origin),
             *added_resources.listeners(db, parts, origin),
+            *gateway_limits.of(db, proxy),
             *policy_overlays.failures,
         )
     )

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from koguma.core import services, world
+from koguma.core import match, services, world
 from koguma.core.build import endpoints, external, network
 from koguma.core.build.network import InboundAddress, InboundNetworking
 from koguma.core.incremental import Db
@@ -87,6 +87,16 @@ def dangling_outbounds(db: Db, proxy: Resource) -> Iterator[Problem]:
         if reason:
             message = f"the outbound on port {outbound.get('port')} of {proxy.key} leads nowhere: {reason}"
             yield Problem(OUTBOUND_TO_NOWHERE, message, (proxy.key,), path=item("networking.outbound", index))
+
+
+def unselected_gateway(db: Db, proxy: Resource) -> str:
+    """Why a built-in gateway, stored or not, listens nowhere; empty where a MeshGateway selects it."""
+    gateway = (proxy.spec.get("networking") or {}).get("gateway") or {}
+    own = pairs(gateway.get("tags"))
+    if gateway.get("type") != "BUILTIN" or match.gateway_of(db, proxy.mesh, proxy.key.zone, own) is not None:
+        return ""
+    listed = ", ".join(f"{name}={value}" for name, value in own)
+    return f"no MeshGateway selects the tags {listed} of {proxy.key}: it listens on no port until one does"
 
 
 def _reason(db: Db, proxy: Key, ref: DestinationRef, outbound_tags: Mapping[str, str]) -> str:

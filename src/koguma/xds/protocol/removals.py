@@ -8,7 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
-from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, EXTENSION, LISTENER, ROUTES, SECRET, Id, XdsResource
+from koguma.envoy.snapshot import (
+    CLUSTER,
+    ENDPOINTS,
+    EXTENSION,
+    LISTENER,
+    ROUTES,
+    RUNTIME,
+    SECRET,
+    Id,
+    XdsResource,
+)
 from koguma.xds.protocol.type_state import TypeState
 
 # Which types can reference a type. A resource of unknown content may reference anything of these.
@@ -17,6 +27,7 @@ _REFERRERS: Final[Mapping[str, tuple[str, ...]]] = {
     CLUSTER: (EXTENSION, LISTENER, ROUTES),
     ENDPOINTS: (CLUSTER,),
     EXTENSION: (LISTENER,),
+    RUNTIME: (),
     LISTENER: (),
     ROUTES: (LISTENER,),
 }

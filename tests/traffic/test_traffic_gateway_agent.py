@@ -1,0 +1,76 @@
+"""`koguma dp run --gateway` on real processes: registration, readiness, limits of connections, its end."""
+
+import json
+
+import pytest
+
+from tests.live_mesh import LiveMesh
+from tests.waiting import until
+
+GATEWAY = {
+    "type": "MeshGateway",
+    "name": "edge",
+    "selectors": [{"match": {"kuma.io/service": "edge"}}],
+}
+FILE = """
+type: Dataplane
+mesh: {{ mesh }}
+name: edge-file
+networking:
+  address: 127.0.0.1
+  gateway: {type: BUILTIN, tags: {kuma.io/service: edge, team: front}}
+"""
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory):
+    with LiveMesh(tmp_path_factory.mktemp("gw"), "shop") as live:
+        live.apply({"type": "Mesh", "name": "shop"})
+        yield live
+
+
+def limits(gateway):
+    """The limits of listeners that a gateway's Envoy has now."""
+    entries = json.loads(gateway.admin("/runtime"))["entries"]
+    prefix, suffix = "envoy.resource_limits.listener.", ".connection_limit"
+    return {
+        name.removeprefix(prefix).removesuffix(suffix): entry["final_value"]
+        for name, entry in entries.items()
+        if name.startswith(prefix)
+    }
+
+
+def test_a_gateway_registers_itself_and_is_ready_before_there_is_a_mesh_gateway(mesh):
+    gateway = mesh.gateway()
+    assert "warning: no MeshGateway selects the tags kuma.io/service=edge" in gateway.output
+    stored = mesh.request("GET", "/meshes/shop/dataplanes/edge-1").json
+    assert stored["networking"] == {
+        "address": "127.0.0.1",
+        "gateway": {"type": "BUILTIN", "tags": {"kuma.io/service": "edge"}},
+    }
+    assert limits(gateway) == {}
+    assert gateway.stop() == 0
+    until(
+        lambda: mesh.request("GET", "/meshes/shop/dataplanes/edge-1").status == 404, "its Dataplane is gone"
+    )
+
+
+def listener(port, limit=None, **fields):
+    resources = {"resources": {"connectionLimit": limit}} if limit else {}
+    return {"port": port, "protocol": "HTTP", **resources, **fields}
+
+
+def test_limits_of_all_listeners_come_as_one_resource_and_change_without_a_restart(mesh, tmp_path):
+    file = tmp_path / "edge.yaml"
+    file.write_text(FILE)
+    flags = ("--dataplane-file", str(file), "--dataplane-var", "mesh=shop")
+    gateway = mesh.gateway("edge-file", "edge", flags=flags, team="front")
+    name = "kri_mgw_shop_default__edge_"
+    listeners = [listener(10080, 3), listener(10090), listener(10091, 7, protocol="TCP")]
+    mesh.apply_and_wait({**GATEWAY, "conf": {"listeners": listeners}})
+    assert limits(gateway) == {f"{name}10080": "3", f"{name}10091": "7"}
+    mesh.apply_and_wait({**GATEWAY, "conf": {"listeners": [listener(10080, 5), listener(10091)]}})
+    assert limits(gateway) == {f"{name}10080": "5"}
+    mesh.delete_and_wait("meshgateways", "edge")
+    assert limits(gateway) == {}
+    assert gateway.stop() == 0
