@@ -262,21 +262,28 @@ def visible_tags(proxy: Proxy, own: Pairs, mentions: Mentioned) -> Pairs:
 def gateway_of(db: Db, mesh: str, zone: str, gateway_tags: Pairs) -> Key | None:
     """The MeshGateway that a built-in gateway proxy serves: the one whose selector fits best."""
     best: tuple[tuple[int, int], Key] | None = None
-    own_tags = dict(gateway_tags)
     for key in world.BY_KIND.keys(db, ("MeshGateway", mesh)):
-        if key.zone and key.zone != zone:
-            continue
-        for required in _gateway_selectors(db, key):
-            if not all(_tag_fits(own_tags.get(name), value) for name, value in required):
-                continue
-            rank = len(required), sum(value != tags.ANY for _, value in required)
-            if best is None or rank > best[0]:
-                best = rank, key
+        rank = gateway_rank(db, key, zone, gateway_tags)
+        if rank is not None and (best is None or rank > best[0]):
+            best = rank, key
     return best[1] if best else None
 
 
+def gateway_rank(db: Db, gateway: Key, zone: str, gateway_tags: Pairs) -> tuple[int, int] | None:
+    """How well a MeshGateway fits a proxy: the tags of its best selector, and how many of them are exact."""
+    if gateway.zone and gateway.zone != zone:
+        return None
+    ranks = (
+        (len(required), sum(value != tags.ANY for _, value in required))
+        for required in gateway_selectors(db, gateway)
+        if _all_fit(required, gateway_tags)
+    )
+    return max(ranks, default=None)
+
+
 @question
-def _gateway_selectors(db: Db, key: Key) -> tuple[Pairs, ...]:
+def gateway_selectors(db: Db, key: Key) -> tuple[Pairs, ...]:
+    """The tags that each selector of a MeshGateway requires."""
     resource = world.RESOURCES.get(db, key)
     written = (resource.spec.get("selectors") or ()) if resource else ()
     return tuple(pairs(each.get("match")) for each in written)

@@ -23,6 +23,7 @@ from koguma.core.lint import (
     egresses,
     external_addresses,
     external_plugins,
+    gateways,
     overlaps,
     permissions,
     ports,
@@ -70,6 +71,7 @@ _OF_POLICIES: Final[tuple[Callable[[Db, Key], Iterator[Problem]], ...]] = (
     ties.ties,
     permissions.of_policy,
     overlaps.of_policy,
+    gateways.of_policy,
 )
 
 
@@ -107,7 +109,8 @@ def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
     conflicts = _of_destination(db, key) if key.kind in world.DESTINATION_KINDS else ()
     external = _of_external_service(db, key) if key.kind == "MeshExternalService" else ()
     of_mesh = _of_mesh_itself(db, key.name) if key.kind == "Mesh" else ()
-    return _sorted((*effects.advice(db, key), *conflicts, *external, *of_mesh))
+    of_gateway = gateways.of_gateway(db, key) if key.kind == "MeshGateway" else ()
+    return _sorted((*effects.advice(db, key), *conflicts, *external, *of_mesh, *of_gateway))
 
 
 def _of_mesh_itself(db: Db, mesh: str) -> Iterator[Problem]:
@@ -146,6 +149,7 @@ def of_proxies(db: Db) -> tuple[Problem, ...]:
 def _of_proxy(db: Db, proxy: Key) -> Iterator[Problem]:
     yield from proxies.same_address(db, proxy)
     yield from proxies.stored_dangling_outbounds(db, proxy)
+    yield from gateways.of_proxy(db, proxy)
 
 
 def of_mesh(db: Db, mesh: str) -> tuple[Problem, ...]:

@@ -36,6 +36,11 @@ NO_PLUGIN: Final = "KG019"
 SHARED_HOSTNAME: Final = "KG020"
 NO_EGRESS: Final = "KG021"
 AROUND_EGRESS: Final = "KG022"
+NO_LISTENER: Final = "KG023"
+GATEWAY_UNSERVED: Final = "KG024"
+NO_GATEWAY: Final = "KG025"
+NOT_ON_GATEWAYS: Final = "KG026"
+GATEWAY_TIE: Final = "KG027"
 
 # Every code, with its title.
 CODES: Final[Mapping[str, str]] = {
@@ -62,6 +67,11 @@ CODES: Final[Mapping[str, str]] = {
     SHARED_HOSTNAME: "a host name that several services claim",
     NO_EGRESS: "calls through a zone egress that lead nowhere",
     AROUND_EGRESS: "calls that pass the zone egress by",
+    NO_LISTENER: "a route or policy that no listener takes",
+    GATEWAY_UNSERVED: "a gateway that no proxy serves",
+    NO_GATEWAY: "a built-in gateway without listeners",
+    NOT_ON_GATEWAYS: "a route of the mesh that is for gateways only",
+    GATEWAY_TIE: "gateways that only their names put in order",
 }
 
 

@@ -6,7 +6,7 @@ proxies. In a mesh without proxies, selectors are compared by their requirements
 
 from collections.abc import Iterator, Mapping
 
-from koguma.core import match, world
+from koguma.core import gateway_attachment, match
 from koguma.core.incremental import Db, question
 from koguma.core.items import ItemId, targets
 from koguma.core.lint.problem import DISJOINT, NOBODY_SELECTED, Problem
@@ -136,10 +136,8 @@ def no_proxy_selected(db: Db, policy: Key) -> Iterator[Problem]:
     selector = match.selector(db, policy)
     if selector is None or selector.problem or not distinct_traits(db, policy.mesh) or selected(db, policy):
         return
-    if selector.by == "MeshGateway" and not any(
-        key.name == selector.name for key in _gateways(db, policy.mesh)
-    ):
-        return  # a dangling reference, which is reported instead
+    if selector.by == "MeshGateway" and not _has_listener(db, selector):
+        return  # a dangling reference, or no such listener, which is reported instead
     if selector.by != "Mesh" or selector.role in (PolicyRole.CONSUMER, PolicyRole.WORKLOAD_OWNER):
         message = (
             f"{policy} selects no proxy: it is for {described(selector).removeprefix('all ')}, and the mesh"
@@ -148,8 +146,10 @@ def no_proxy_selected(db: Db, policy: Key) -> Iterator[Problem]:
         yield Problem(NOBODY_SELECTED, message, (policy,), path="spec.targetRef")
 
 
-def _gateways(db: Db, mesh: str) -> tuple[Key, ...]:
-    return world.BY_KIND.keys(db, ("MeshGateway", mesh))
+def _has_listener(db: Db, selector: Selector) -> bool:
+    gateways = gateway_attachment.named(db, selector.policy.mesh, selector.name)
+    is_narrow = bool(selector.section or selector.tags)
+    return any(not is_narrow or gateway_attachment.chosen(db, selector, gateway) for gateway in gateways)
 
 
 @question
