@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from building import database, stored
 
+from koguma.core import world
 from koguma.core.build import backends
 from koguma.core.build.backends import BackendPort, OriginalDestination
 from koguma.envoy.routes import Backend
@@ -109,6 +110,22 @@ def test_a_route_of_another_namespace_may_name_the_service_that_it_is_about():
 def test_a_service_that_has_no_identifier_is_nothing():
     old = service("old", ONE, **{"x-name": "old_one"})
     assert resolved({"name": "old_one"}, services=(*SERVICES, old)) is None
+
+
+def test_kubernetes_words_for_protocols_mean_http():
+    named = service("named", ("h2c", 80, "kubernetes.io/h2c"), ("ws", 81, "kubernetes.io/ws"))
+    db = database((*SERVICES, named))
+    assert [world.port(db, key("named"), each).protocol for each in ("h2c", "ws")] == ["http2", "http"]
+    assert resolved({"name": "named", "port": 81}, services=(*SERVICES, named)) == BackendPort(
+        key("named"), "ws"
+    )
+
+
+def test_a_backend_with_a_filter_that_is_only_for_whole_rules_keeps_its_weight():
+    headers = {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": ["x-a"]}}
+    rewrite = {"type": "URLRewrite", "urlRewrite": {"hostname": "a.example"}}
+    found = split(ref("one", filters=[headers]), ref("two", weight=3, filters=[headers, rewrite]))
+    assert found == ({"one": 1}, 3, ["one"])
 
 
 def split(*refs: Any) -> Any:

@@ -14,6 +14,11 @@ PORT = "port must be a valid (1-65535)"
             "{selector: {dataplaneRef: {name: a}, dataplaneLabels: {}}}",
             [("spec.selector", "must specify only one of: dataplaneRef or dataplaneLabels")],
         ),
+        (
+            "{ports: [{port: 1, appProtocol: kubernetes.io/h2c}, {port: 2, appProtocol: kubernetes.io/ws}]}",
+            [],
+        ),
+        ("{ports: [{port: 80, appProtocol: kubernetes.io/wss}]}", [("spec.ports[0].appProtocol", PROTOCOL)]),
         ("{ports: [{port: 80, appProtocol: amqp}]}", [("spec.ports[0].appProtocol", PROTOCOL)]),
         (
             "{ports: [{port: 0}, {}]}",

@@ -233,7 +233,8 @@ def _ports(resource: Resource) -> Iterator[Port]:
         return
     for port in spec.get("ports") or ():
         number, name = port.get("port") or 0, port.get("name") or ""
-        yield Port(name or str(number), number, port.get("appProtocol") or "tcp", name)
+        protocol = port.get("appProtocol") or "tcp"
+        yield Port(name or str(number), number, tags.KUBERNETES_PROTOCOLS.get(protocol, protocol), name)
 
 
 @question

@@ -33,7 +33,7 @@ from koguma.model.kind import ACROSS_ZONES, Kind, ValidationContext
 from koguma.model.schema import IntOrString, Port, Spec, doc, keyed_by
 from koguma.model.violation import Violation, child, item
 
-AppProtocol = Annotated[str, rules.enum_values(*tags.PROTOCOLS)]
+AppProtocol = Annotated[str, rules.enum_values(*tags.PROTOCOLS, *tags.KUBERNETES_PROTOCOLS)]
 PROTOCOL_MESSAGE: Final = f"appProtocol must be one of: {', '.join(tags.PROTOCOLS)}"
 
 
@@ -63,7 +63,9 @@ class MeshServicePort(Spec):
             " one of its proxy to speak it; the same number by default."
         ),
     ] = None
-    app_protocol: Annotated[AppProtocol | None, doc("What is spoken; tcp by default.")] = None
+    app_protocol: Annotated[
+        AppProtocol | None, doc("What is spoken, in our words or Kubernetes'; tcp by default.")
+    ] = None
 
 
 class MeshServiceIdentity(Spec):
@@ -121,7 +123,7 @@ def validate(spec: MeshServiceSpec, _context: ValidationContext) -> Iterator[Vio
 
 def protocol_violations(protocol: str | None, path: str) -> Iterator[Violation]:
     """A port's protocol that does not exist."""
-    if protocol and protocol not in tags.PROTOCOLS:
+    if protocol and protocol not in (*tags.PROTOCOLS, *tags.KUBERNETES_PROTOCOLS):
         yield Violation(child(path, "appProtocol"), PROTOCOL_MESSAGE, "enum")
 
 

@@ -13,6 +13,8 @@ EXTERNAL_SERVICE_NAME: Final = "kuma.io/external-service-name"
 ANY: Final = "*"
 
 PROTOCOLS: Final = ("grpc", "http", "http2", "kafka", "tcp")
+# Kubernetes' words for what a Service's port speaks: HTTP/2 without TLS, and WebSocket, which begins as HTTP.
+KUBERNETES_PROTOCOLS: Final[Mapping[str, str]] = {"kubernetes.io/h2c": "http2", "kubernetes.io/ws": "http"}
 
 _NAME = re.compile(r"[a-zA-Z0-9.\-_:/]*")
 _VALUE = re.compile(r"[a-zA-Z0-9.\-_:]*")
