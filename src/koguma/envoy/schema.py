@@ -116,14 +116,14 @@ def _loaded(binary: Path) -> Schema:
     files = _files(binary)
     pool = DescriptorPool()
     usable = tuple(_in_order(files))
-    for name in usable:
-        pool.AddSerializedFile(files[name].SerializeToString())
     schema = Schema(pool, usable)
     try:
+        for name in usable:
+            pool.AddSerializedFile(files[name].SerializeToString())
         for root in _ROOTS:
             schema.descriptor(root)
         schema.extension("validate.rules")
-    except (UnknownType, KeyError) as error:
+    except (UnknownType, KeyError, TypeError) as error:  # TypeError: a descriptor is cut off
         raise NoEnvoy(
             f'"{binary}" does not describe its messages ({error}), so it is no Envoy, or one that was built '
             f"without descriptors; set {ENVIRONMENT} to an Envoy of version 1.40, or install the Python "
