@@ -2,13 +2,25 @@
 
 It subscribes to names that it references and unsubscribes later; it ACKs clusters only when they are warm,
 that is when the endpoints of each changed one came after it; and it NACKs bad resources in one of three ways.
+Virtual hosts act in routes that it holds, and are lost otherwise, while their versions are kept.
 What Envoy does after its warming timeout it does in `end_warming`, which a correct session never needs.
 """
 
 from collections import deque
 
-from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, SECRET, TYPES, Id, XdsResource
-from koguma.xds.protocol.delta import WILDCARD_TYPES, DeltaRequest, DeltaResponse
+from koguma.envoy import names as envoy_names
+from koguma.envoy.snapshot import (
+    CLUSTER,
+    ENDPOINTS,
+    LISTENER,
+    ROUTES,
+    SECRET,
+    TYPES,
+    VIRTUAL_HOST,
+    Id,
+    XdsResource,
+)
+from koguma.xds.protocol.delta import FIRST_TYPES, WILDCARD_TYPES, DeltaRequest, DeltaResponse
 
 
 def is_bad(resource: XdsResource) -> bool:
@@ -31,6 +43,7 @@ class Envoy:
         self.inbox: deque[DeltaResponse] = deque()
         self.outbox: deque[DeltaRequest] = deque()
         self.n_warming_timeouts = 0
+        self.discovers_hosts = False  # subscribes to virtual hosts, since it has had routes once
         self.connect()
 
     def connect(self) -> None:
@@ -39,7 +52,7 @@ class Envoy:
         self.outbox.clear()
         self.delayed_ack = None
         for type_ in TYPES:
-            if type_ in WILDCARD_TYPES:
+            if type_ in FIRST_TYPES or (type_ == VIRTUAL_HOST and self.discovers_hosts):
                 self.outbox.append(DeltaRequest(type_, initial_versions=dict(self.versions[type_])))
             elif self.subscribed[type_]:
                 names = tuple(sorted(self.subscribed[type_]))
@@ -77,12 +90,17 @@ class Envoy:
             self.warmed((response.type, name))
         if response.type not in WILDCARD_TYPES:
             names &= self.subscribed[response.type]  # Envoy ignores what it is not subscribed to
+        if response.type == VIRTUAL_HOST:
+            names = {name for name in names if envoy_names.routes_of(name) in self.has[ROUTES]}
         for resource in (resource for resource in response.resources if resource.name in names):
             changed = has.get(resource.name) != resource
             has[resource.name] = resource
             if response.type == CLUSTER and changed:
                 self.start_warming(resource)
             self.warmed(resource.id)
+        if response.type == ROUTES and has and not self.discovers_hosts:
+            self.discovers_hosts = True
+            self.outbox.append(DeltaRequest(VIRTUAL_HOST))
 
     def start_warming(self, cluster: XdsResource) -> None:
         secrets = {need for need in cluster.needs if need[0] == SECRET and need[1] not in self.has[SECRET]}
@@ -104,8 +122,10 @@ class Envoy:
     def note_versions(self, response: DeltaResponse) -> None:
         for name in response.removed:
             self.versions[response.type].pop(name, None)
-        has = self.has[response.type]
-        self.versions[response.type].update({p.name: p.version for p in response.resources if p.name in has})
+        has, is_all = self.has[response.type], response.type == VIRTUAL_HOST
+        self.versions[response.type].update(
+            {p.name: p.version for p in response.resources if is_all or p.name in has}
+        )
 
     def update_subscriptions(self) -> None:
         """Subscribe to names that are referenced now, and unsubscribe from others."""
@@ -120,8 +140,16 @@ class Envoy:
             for name in removed:
                 self.has[type_].pop(name, None)
                 self.versions[type_].pop(name, None)
+                if type_ == ROUTES:
+                    self.drop_hosts(name)
             if added or removed:
                 self.outbox.append(DeltaRequest(type_, tuple(sorted(added)), tuple(sorted(removed))))
+
+    def drop_hosts(self, routes: str) -> None:
+        """The virtual hosts of routes that are gone act no more."""
+        hosts = self.has[VIRTUAL_HOST]
+        for name in [name for name in hosts if envoy_names.routes_of(name) == routes]:
+            del hosts[name]
 
     def end_warming(self) -> None:
         """Use clusters that have been warming for too long."""

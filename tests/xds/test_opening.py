@@ -11,6 +11,7 @@ from hypothesis import given
 from koguma.envoy.snapshot import (
     TYPE_URLS,
     TYPES,
+    VIRTUAL_HOST,
     Bundle,
     Failure,
     Snapshot,
@@ -298,7 +299,11 @@ SOME = st.dictionaries(st.sampled_from("ab"), VERSION, max_size=2)
 
 @st.composite
 def offers(draw) -> Offer:
-    versions = {(type_, name): version for type_ in TYPES for name, version in draw(SOME).items()}
+    plain_types = [type_ for type_ in TYPES if type_ != VIRTUAL_HOST]
+    versions = {(type_, name): version for type_ in plain_types for name, version in draw(SOME).items()}
+    routes = [name for type_, name in versions if type_ == "routes"]
+    hosts = {f"{name}/{host}": version for name in routes for host, version in draw(SOME).items()}
+    versions |= {(VIRTUAL_HOST, name): version for name, version in hosts.items()}
 
     def resource(type_: str, name: str, version: str) -> XdsResource:
         needed = {"cluster": "endpoints", "listener": "routes", "routes": "cluster"}.get(type_)

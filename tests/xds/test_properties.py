@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from koguma.envoy.names import routes_of
 from koguma.envoy.snapshot import TYPES, Failure, Id, Snapshot, XdsResource, bundle
 from koguma.xds.contract import Offer
 from koguma.xds.protocol.session import DeltaSession
@@ -18,6 +19,7 @@ from tests.xds.simulated_envoy import Envoy
 
 DRAIN_SECONDS = 30.0
 CLUSTERS, LISTENERS, ROUTES = "abc", "lm", "rs"
+HOSTS = ("r/x", "r/y", "s/x")
 GOOD, BAD = ("1", "2"), ("badp", "badw", "badq")
 
 
@@ -42,6 +44,10 @@ def snapshots(draw, versions: Sequence[str] = GOOD, *, failing: bool = False) ->
         resources.append(resource_of("endpoints", name, draw(version)))
     resources += [
         resource_of("routes", name, draw(version), ids("cluster", draw(cluster_names))) for name in ROUTES
+    ]
+    resources += [
+        resource_of("virtual_host", name, draw(version), ids("cluster", draw(cluster_names)))
+        for name in draw(st.lists(st.sampled_from(HOSTS), unique=True))
     ]
     for name in draw(st.lists(st.sampled_from(LISTENERS), unique=True)):
         needs = [*ids("routes", draw(st.lists(st.sampled_from(ROUTES), max_size=1)))]
@@ -167,7 +173,10 @@ def check_end(world: World, final: Snapshot) -> None:
     world.settle()
     for type_ in TYPES:
         expected = final.of_type(type_)
-        if type_ not in ("cluster", "listener"):
+        if type_ == "virtual_host":
+            routes = world.envoy.has["routes"]
+            expected = {name: each for name, each in expected.items() if routes_of(name) in routes}
+        elif type_ not in ("cluster", "listener"):
             expected = {
                 name: resource for name, resource in expected.items() if name in world.envoy.subscribed[type_]
             }
@@ -183,7 +192,9 @@ def versions(envoy: Envoy) -> dict[str, dict[str, str]]:
 
 WIRE = st.sampled_from(("request", "request", "response", "response", "response"))
 TIME = st.sampled_from((1.0, 20.0, 40.0))
-CONTENT_CHANGE = st.builds(ContentChange, st.sampled_from(("endpoints", "listener", "routes")))
+CONTENT_CHANGE = st.builds(
+    ContentChange, st.sampled_from(("endpoints", "listener", "routes", "virtual_host"))
+)
 
 
 def histories(*more: st.SearchStrategy) -> st.SearchStrategy[list]:
@@ -191,7 +202,7 @@ def histories(*more: st.SearchStrategy) -> st.SearchStrategy[list]:
 
 
 @pytest.mark.property
-@given(snapshots(), histories(st.just("reconnect")), st.sampled_from(("routes", "endpoints")))
+@given(snapshots(), histories(st.just("reconnect")), st.sampled_from(("routes", "endpoints", "virtual_host")))
 def test_content_changes_for_an_idle_proxy_end_with_the_last_one(first, history, last):
     world = World()
     world.apply(first)

@@ -48,6 +48,16 @@ def resource(name: str) -> str:
     return name.partition(":")[0]
 
 
+def virtual_host(routes: str, host: str) -> str:
+    """The name of a virtual host that is sent apart from its route configuration, as VHDS has it."""
+    return f"{routes}/{host}"
+
+
+def routes_of(virtual_host: str) -> str:
+    """The route configuration of a virtual host that is sent apart."""
+    return virtual_host.rpartition("/")[0]
+
+
 def passthrough(direction: str, family: int) -> str:
     """The listener and cluster of passthrough traffic."""
     return f"_kuma_passthrough_{direction}_ipv{family}"

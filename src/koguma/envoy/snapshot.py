@@ -22,8 +22,10 @@ ROUTES: Final = "routes"
 SECRET: Final = "secret"  # noqa: S105 - the word for a type
 EXTENSION: Final = "extension"
 RUNTIME: Final = "runtime"
+VIRTUAL_HOST: Final = "virtual_host"
 
-# In the order in which they are sent: what is referred to before what refers to it.
+# In the order in which they are sent: what is referred to before what refers to it. A virtual host comes
+# after the route configuration that it is a part of.
 TYPE_URLS: Final[Mapping[str, str]] = {
     SECRET: "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
     CLUSTER: "type.googleapis.com/envoy.config.cluster.v3.Cluster",
@@ -32,6 +34,7 @@ TYPE_URLS: Final[Mapping[str, str]] = {
     RUNTIME: "type.googleapis.com/envoy.service.runtime.v3.Runtime",
     LISTENER: "type.googleapis.com/envoy.config.listener.v3.Listener",
     ROUTES: "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
+    VIRTUAL_HOST: "type.googleapis.com/envoy.config.route.v3.VirtualHost",
 }
 TYPES: Final = tuple(TYPE_URLS)
 

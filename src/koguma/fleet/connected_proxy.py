@@ -70,6 +70,7 @@ class ConnectedProxy:
         "envoy",
         "identities",
         "identity_tags",
+        "is_delta",
         "key",
         "node",
         "proxy",
@@ -97,6 +98,7 @@ class ConnectedProxy:
         self.proxy = proxy
         self.registered = registered
         self.envoy = intern(request.version)
+        self.is_delta = request.is_delta
         self.node = node_metadata_of(request.metadata)
         self.run = run_of(request, proxy.labels)
         self.connected_at = events.clock()

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from koguma.envoy import virtual_hosts
 from koguma.envoy.encode import Encoder
 from koguma.envoy.snapshot import SECRET, Bundle, Failure, Snapshot, XdsResource, bundle
 from koguma.fleet.certificates import Certificates
@@ -71,7 +72,7 @@ class Offers:
         secrets = self._secrets(proxy)
         if proxy.offered.bundles[-1:] != (secrets,):
             proxy.count_secrets_again()
-        whole = Snapshot((*compiled.bundles, secrets))
+        whole = _for_variant(proxy, Snapshot((*compiled.bundles, secrets)))
         proxy.offer(revision, self.quarantine.without_rejected(proxy.key, whole))
         if self.quarantine.has_passing(proxy.key):
             self._retries.schedule(proxy.key)
@@ -83,7 +84,7 @@ class Offers:
         if proxy is None or proxy.snapshot is None or not self.quarantine.has_passing(key):
             return False
         if proxy.status.state in ("synced", "nack"):  # else an offer waits for its answer
-            whole = Snapshot((*proxy.snapshot.bundles, self._secrets(proxy)))
+            whole = _for_variant(proxy, Snapshot((*proxy.snapshot.bundles, self._secrets(proxy))))
             proxy.offer_again(self.quarantine.without_lasting(key, whole))
         return True
 
@@ -118,3 +119,8 @@ class Offers:
                     origin=failure.origin,
                     reason=failure.text,
                 )
+
+
+def _for_variant(proxy: ConnectedProxy, snapshot: Snapshot) -> Snapshot:
+    """The snapshot as the variant of xDS that the proxy speaks can express it."""
+    return snapshot if proxy.is_delta else virtual_hosts.inlined(snapshot)

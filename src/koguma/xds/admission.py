@@ -46,9 +46,9 @@ class NewStream(msgspec.Struct, frozen=True):
         except DecodeError as error:
             raise BadRequest(f"the request cannot be read: {error}") from error
 
-    def connect_request(self, node: XdsNode | None) -> ConnectRequest:
+    def connect_request(self, node: XdsNode | None, *, is_delta: bool = True) -> ConnectRequest:
         """The connect request with the node of the parsed first request."""
-        return connect_request(node, self.token, self.peer)
+        return msgspec.structs.replace(connect_request(node, self.token, self.peer), is_delta=is_delta)
 
     def unparsed_connect_request(self, id_path: tuple[int, ...]) -> ConnectRequest:
         """The connect request of a stream that is not authenticated; its error where it has no node id."""

@@ -23,6 +23,7 @@ class ConnectRequest(msgspec.Struct, frozen=True):
     metadata: Mapping[str, Json]  # of the node
     version: str = ""  # of Envoy, for example 1.40.0
     peer: str = ""
+    is_delta: bool = True  # of the variants of xDS; the older one has no virtual hosts apart from routes
 
     @property
     def proxy_type(self) -> str:

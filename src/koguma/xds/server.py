@@ -185,7 +185,7 @@ class XdsServer:
             new = await self._admission.receive(self._gate, context)
             if new.auth_error is None:
                 first = await new.parsed(variant.decode, variant.id_path)
-                request = new.connect_request(first.node)
+                request = new.connect_request(first.node, is_delta=variant is self._delta)
             else:
                 request = new.unparsed_connect_request(variant.id_path)
         except KogumaError as error:  # there is no proxy that the gate could name

@@ -5,12 +5,14 @@ from typing import Final
 
 import msgspec
 
-from koguma.envoy.snapshot import CLUSTER, LISTENER, XdsResource
+from koguma.envoy.snapshot import CLUSTER, LISTENER, VIRTUAL_HOST, XdsResource
 from koguma.xds.protocol.bundle_diff import BundleDiff
 
 WILDCARD: Final = "*"
-# Types to which Envoy subscribes with a wildcard; it subscribes to all others by name.
-WILDCARD_TYPES: Final = frozenset({CLUSTER, LISTENER})
+# Types to which Envoy subscribes with a wildcard; it subscribes to all others by name. To the first ones it
+# subscribes when it connects, to virtual hosts once it has routes whose hosts are sent apart.
+FIRST_TYPES: Final = frozenset({CLUSTER, LISTENER})
+WILDCARD_TYPES: Final = FIRST_TYPES | {VIRTUAL_HOST}
 
 
 class DeltaRequest(msgspec.Struct, frozen=True):

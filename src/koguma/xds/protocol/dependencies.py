@@ -1,10 +1,10 @@
 """Dependencies: whether what a resource references is there, so that the resource may be sent now.
 
 Make before break: a referenced resource is sent first, and what references it waits for the ACK. The order is
-secrets, clusters with their endpoints, extensions, listeners, routes. A resource that could not be built is
-not waited for: routes and listeners go without such a cluster, since Envoy itself answers 503 for it. Envoy
-subscribes to most types only after it has what references them, so nothing waits for a resource without a
-subscription, and no order of requests can block a stream.
+secrets, clusters with their endpoints, extensions, listeners, routes, virtual hosts. A resource that could
+not be built is not waited for: routes and listeners go without such a cluster, since Envoy itself answers 503
+for it. Envoy subscribes to most types only after it has what references them, so nothing waits for a resource
+without a subscription, and no order of requests can block a stream.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,17 @@ from enum import Enum
 from functools import cached_property
 
 from koguma.envoy import names
-from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, ROUTES, TYPES, Id, Snapshot, XdsResource
+from koguma.envoy.snapshot import (
+    CLUSTER,
+    ENDPOINTS,
+    LISTENER,
+    ROUTES,
+    TYPES,
+    VIRTUAL_HOST,
+    Id,
+    Snapshot,
+    XdsResource,
+)
 from koguma.xds.protocol.delta import WILDCARD_TYPES
 from koguma.xds.protocol.type_state import TypeState
 
@@ -45,7 +55,8 @@ class Dependencies:
             self.availability(need) is Availability.PENDING and self._waits(resource, need)
             for need in resource.needs
         )
-        return Availability.PENDING if waits or self._waits_for_listener(resource) else Availability.READY
+        waits = waits or self._waits_for_listener(resource) or self._waits_for_routes(resource)
+        return Availability.PENDING if waits else Availability.READY
 
     def _blocker(self, resource: XdsResource) -> Availability | None:
         """Why a resource cannot be sent at all: REJECTED or FAILED; None where nothing blocks it."""
@@ -124,13 +135,21 @@ class Dependencies:
             return False
         return resource.id in self._referenced_by_pending_listeners
 
+    def _waits_for_routes(self, resource: XdsResource) -> bool:
+        """Whether a virtual host has to wait for a change of its routes, or of their listener."""
+        if resource.type != VIRTUAL_HOST:
+            return False
+        routes = ROUTES, names.routes_of(resource.name)
+        is_pending = self.availability(routes) is Availability.PENDING
+        return is_pending or routes in self._referenced_by_pending_listeners
+
     @cached_property
     def _referenced_by_pending_listeners(self) -> frozenset[Id]:
         listeners = self._states[LISTENER]
-        names: Iterable[str] = listeners.pending
+        pending: Iterable[str] = listeners.pending
         if listeners.in_flight is not None:
-            names = listeners.pending | listeners.in_flight.resources.keys()
-        offered = (self._snapshot.get((LISTENER, name)) for name in names)
+            pending = listeners.pending | listeners.in_flight.resources.keys()
+        offered = (self._snapshot.get((LISTENER, name)) for name in pending)
         return frozenset(
             need
             for listener in offered

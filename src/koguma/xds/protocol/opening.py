@@ -14,8 +14,17 @@ from typing import Final
 
 import msgspec
 
-from koguma.envoy.snapshot import TYPES, Snapshot, VersionSum, XdsResource, version_entry
-from koguma.xds.protocol.delta import WILDCARD, WILDCARD_TYPES, DeltaRequest
+from koguma.envoy import names
+from koguma.envoy.snapshot import (
+    ROUTES,
+    TYPES,
+    VIRTUAL_HOST,
+    Snapshot,
+    VersionSum,
+    XdsResource,
+    version_entry,
+)
+from koguma.xds.protocol.delta import FIRST_TYPES, WILDCARD, WILDCARD_TYPES, DeltaRequest
 
 _WILDCARD_SUBSCRIPTIONS: Final[tuple[tuple[str, ...], ...]] = ((), (WILDCARD,))  # legacy and explicit
 
@@ -75,8 +84,8 @@ class OpeningState:
     def __iter__(self) -> Iterator[tuple[DeltaRequest, float]]:
         for first in self._requests.values():
             # Interned, so that a name is kept once however many proxies subscribe to it.
-            names = tuple(map(intern, first.request.subscribe))
-            yield msgspec.structs.replace(first.request, subscribe=names), first.received_at
+            subscribed = tuple(map(intern, first.request.subscribe))
+            yield msgspec.structs.replace(first.request, subscribe=subscribed), first.received_at
 
     @property
     def types(self) -> frozenset[str]:
@@ -90,9 +99,9 @@ class OpeningState:
             return {}
         if snapshot is not None:
             return snapshot.of_type(type_)
-        versions, names = first.request.initial_versions, frozenset(first.request.subscribe)
-        is_wildcard = type_ in WILDCARD_TYPES or WILDCARD in names
-        return {name: version for name, version in versions.items() if is_wildcard or name in names}
+        versions, subscribed = first.request.initial_versions, frozenset(first.request.subscribe)
+        is_wildcard = type_ in WILDCARD_TYPES or WILDCARD in subscribed
+        return {name: version for name, version in versions.items() if is_wildcard or name in subscribed}
 
     def matches(self, snapshot: Snapshot, types: AbstractSet[str]) -> bool:
         """Whether the proxy holds and subscribes to exactly what a snapshot has of each of these types."""
@@ -107,7 +116,7 @@ class OpeningState:
 
     def will_subscribe(self, types: AbstractSet[str], snapshot: Snapshot) -> bool:
         """Whether the proxy is sure to subscribe to one of these types: a wildcard, or a reference it has."""
-        if types & WILDCARD_TYPES:
+        if types & FIRST_TYPES or (VIRTUAL_HOST in types and self._has_routes_of_hosts(snapshot)):
             return True
         held = (resource for resource in snapshot if resource.type in self._requests)
         return any(
@@ -115,6 +124,13 @@ class OpeningState:
             for resource in held
             for need in resource.needs
         )
+
+    def _has_routes_of_hosts(self, snapshot: Snapshot) -> bool:
+        """Whether the proxy has routes whose virtual hosts are sent apart."""
+        if ROUTES not in self._requests:
+            return False
+        hosts = snapshot.of_type(VIRTUAL_HOST)
+        return any(snapshot.get((ROUTES, names.routes_of(name))) is not None for name in hosts)
 
 
 def _is_first_subscription(request: DeltaRequest) -> bool:
@@ -127,8 +143,8 @@ def _is_first_subscription(request: DeltaRequest) -> bool:
 
 def _first_request(request: DeltaRequest, now: float) -> _FirstRequest:
     versions = _unparsed(request)
-    names = 0 if request.type in WILDCARD_TYPES else sum(map(hash, request.subscribe))
-    return _FirstRequest(request, now, versions.n_entries, (names, versions.mark))
+    subscribed = 0 if request.type in WILDCARD_TYPES else sum(map(hash, request.subscribe))
+    return _FirstRequest(request, now, versions.n_entries, (subscribed, versions.mark))
 
 
 def _unparsed(request: DeltaRequest) -> UnparsedVersions:
@@ -143,5 +159,5 @@ def _matches(first: _FirstRequest, n_resources: int, mark: VersionSum) -> bool:
     # resource waits for a response, even if there is nothing for it.
     if not first.n_entries or first.n_entries != n_resources:
         return False
-    names, entries = mark
-    return first.mark == (0 if first.request.type in WILDCARD_TYPES else names, entries)
+    name_sum, entries = mark
+    return first.mark == (0 if first.request.type in WILDCARD_TYPES else name_sum, entries)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, XdsResource
+from koguma.envoy import names
+from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, ROUTES, VIRTUAL_HOST, XdsResource
 from koguma.xds.contract import Offer
 from koguma.xds.protocol.delta import DeltaResponse
 from koguma.xds.protocol.dependencies import Availability
@@ -68,9 +69,11 @@ class ResponsePlanner:
             if name not in resources and self._tracked.offered((state.type, name)) is None
         ]
         missing = [name for name in not_offered if name not in state.held]
-        candidates = [
-            name for name in not_offered if name in state.held and self._may_remove(state, name, resources)
-        ]
+        held = [name for name in not_offered if name in state.held]
+        if state.type == VIRTUAL_HOST:
+            candidates = self._removable_hosts(state, held, resources)
+        else:
+            candidates = [name for name in held if self._may_remove(state, name, resources)]
         removed = (
             self._tracked.record.removals.removable(self._tracked.states, state.type, candidates, self._now)
             if candidates
@@ -84,6 +87,37 @@ class ResponsePlanner:
         if state.type == LISTENER:
             return not any(self._is_delayed(state, other, resources) for other in state.pending)
         return not any(other.nacks or other.uncertain for other in self._tracked.states.values())
+
+    def _removable_hosts(
+        self, state: TypeState, hosts: list[str], resources: Mapping[str, XdsResource]
+    ) -> list[str]:
+        """The virtual hosts that may be removed now.
+
+        One whose routes stay is removed in the response that brings what replaces it, perhaps a wildcard. One
+        whose routes are drained stays as long as these. Envoy still lists versions of those whose routes it
+        has dropped, so these are removed too.
+        """
+        if not hosts:
+            return []
+        tracked = self._tracked
+        delayed = {names.routes_of(name) for name in state.pending if self._waits(state, name, resources)}
+        return [
+            name
+            for name in hosts
+            if not state.was_nacked(name, REMOVED)
+            and (tracked.removes_only_itself(name) or self._is_orphan(name))
+            and names.routes_of(name) not in delayed
+        ]
+
+    def _is_orphan(self, virtual_host: str) -> bool:
+        """Whether the proxy has dropped the routes of a virtual host."""
+        is_known = self._tracked.states[ROUTES].subscription.is_open
+        return is_known and not self._tracked.holds_routes_of(virtual_host)
+
+    def _waits(self, state: TypeState, name: str, resources: Mapping[str, XdsResource]) -> bool:
+        """Whether a resource will be sent later, after what it references."""
+        offered = None if name in resources else self._tracked.offered((state.type, name))
+        return offered is not None and self._dependencies.of_references(offered) is Availability.PENDING
 
     def _is_delayed(self, state: TypeState, name: str, resources: Mapping[str, XdsResource]) -> bool:
         """Whether a new resource is due and does not come with this response."""

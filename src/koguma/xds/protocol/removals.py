@@ -16,6 +16,7 @@ from koguma.envoy.snapshot import (
     ROUTES,
     RUNTIME,
     SECRET,
+    VIRTUAL_HOST,
     Id,
     XdsResource,
 )
@@ -24,13 +25,17 @@ from koguma.xds.protocol.type_state import TypeState
 # Which types can reference a type. A resource of unknown content may reference anything of these.
 _REFERRERS: Final[Mapping[str, tuple[str, ...]]] = {
     SECRET: (CLUSTER, EXTENSION, LISTENER),
-    CLUSTER: (EXTENSION, LISTENER, ROUTES),
+    CLUSTER: (EXTENSION, LISTENER, ROUTES, VIRTUAL_HOST),
     ENDPOINTS: (CLUSTER,),
     EXTENSION: (LISTENER,),
     RUNTIME: (),
     LISTENER: (),
     ROUTES: (LISTENER,),
+    VIRTUAL_HOST: (),
 }
+# These are not drained here. Envoy drains a listener itself, and its successor may need the address. A
+# virtual host is a part of routes: requests that it has routed go on, and new ones must not reach it.
+_UNDRAINED: Final = frozenset({LISTENER, VIRTUAL_HOST})
 
 
 class Removals:
@@ -67,8 +72,7 @@ class Removals:
 
     def _is_due(self, id_: Id, now: float) -> bool:
         since = self._unreferenced_at.get(id_, -inf)
-        # A listener is not drained here: Envoy does that itself, and its successor may need the address.
-        if id_[0] != LISTENER:
+        if id_[0] not in _UNDRAINED:
             since = max(since, self._all_unreferenced_at)
         due = since + self._drain_seconds
         if due > now:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final, Literal
 
-from koguma.envoy.snapshot import ENDPOINTS, LISTENER, ROUTES, Snapshot
+from koguma.envoy.snapshot import ENDPOINTS, LISTENER, ROUTES, VIRTUAL_HOST, Snapshot
 from koguma.xds.contract import Offer, ProxyStatus, Rejection
 from koguma.xds.protocol import bundle_diff, planner, subscription, synced
 from koguma.xds.protocol.acked_versions import AckedVersions
@@ -33,7 +33,7 @@ from koguma.xds.protocol.type_state import HeldResource, InFlightResponse
 
 # A content diff of these types is sent as it is. Changed clusters need their endpoints sent again, and
 # secrets are not shared by proxies.
-_CONTENT_DIFF_TYPES: Final = frozenset({ENDPOINTS, LISTENER, ROUTES})
+_CONTENT_DIFF_TYPES: Final = frozenset({ENDPOINTS, LISTENER, ROUTES, VIRTUAL_HOST})
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 
 

@@ -2,12 +2,17 @@
 
 Each request and each offer is recorded here, and then the names that it touches are checked again
 (`recheck`). Names that end up `pending` in a type state still need a response; `planner` builds it.
+
+Virtual hosts that are sent apart (VHDS) belong to a route configuration by name. Envoy loses those that come
+before it holds that configuration, and drops them with it without a word. So they count as offered only while
+the proxy holds their routes, and are sent again when it holds them anew.
 """
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from koguma.envoy.snapshot import LISTENER, TYPES, Id, Snapshot, XdsResource
+from koguma.envoy import names as envoy_names
+from koguma.envoy.snapshot import LISTENER, ROUTES, TYPES, VIRTUAL_HOST, Id, Snapshot, XdsResource
 from koguma.xds.contract import Offer
 from koguma.xds.protocol import bundle_diff
 from koguma.xds.protocol.bundle_diff import BundleDiff
@@ -16,7 +21,7 @@ from koguma.xds.protocol.dependencies import Availability, Dependencies
 from koguma.xds.protocol.nack import REMOVED, ResourceNack
 from koguma.xds.protocol.removals import Removals
 from koguma.xds.protocol.subscription import SubscriptionChange
-from koguma.xds.protocol.type_state import InFlightResponse, TypeState
+from koguma.xds.protocol.type_state import DROPPED, InFlightResponse, TypeState
 
 
 class StreamRecord:
@@ -78,7 +83,10 @@ class TrackedState:
         """Whether the proxy is idle and subscribes to everything that a content diff changes."""
         if self.failed or not all(state.is_idle for state in self.states.values()):
             return False
-        return self.states[diff.type].is_subscribed_to_all(diff.resources)
+        state = self.states[diff.type]
+        if diff.type == VIRTUAL_HOST:
+            return diff.resources.keys() <= state.held.keys()
+        return state.is_subscribed_to_all(diff.resources)
 
     # Subscriptions.
 
@@ -93,6 +101,8 @@ class TrackedState:
         if is_first and state.resume(request):
             # Whatever referenced the other resources may have been removed just before this stream began.
             self.record.removals.dereference_all(now)
+            if state.type == ROUTES:
+                self._recheck_virtual_hosts(frozenset(state.held))  # which it has from the earlier stream too
         self._unsubscribe(state, change, now)
         if is_first or change.wildcard_changed:
             names = self._known_names(state.type) | self._wildcard_names(state.type)
@@ -151,7 +161,13 @@ class TrackedState:
 
     def _set_held(self, state: TypeState, resource: XdsResource, now: float) -> None:
         before, was_unknown = state.references(resource.name), state.may_reference_anything(resource.name)
+        is_new = resource.name not in state.held
         state.set_held(resource)
+        if state.type == ROUTES and is_new:
+            self._drop_virtual_hosts(resource.name, now)
+        elif state.type == VIRTUAL_HOST and not self.holds_routes_of(resource.name):
+            state.held[resource.name] = DROPPED
+            return
         if was_unknown or before != resource.needs:
             if was_unknown or before:
                 self._dereference(set(before) - set(resource.needs), was_unknown=was_unknown, now=now)
@@ -159,7 +175,10 @@ class TrackedState:
 
     def _set_missing(self, state: TypeState, name: str, now: float) -> None:
         before, was_unknown = state.references(name), state.may_reference_anything(name)
+        was_held = name in state.held
         state.set_missing(name)
+        if was_held and state.type == ROUTES:
+            self._drop_virtual_hosts(name, now)
         self._dereference(set(before), was_unknown=was_unknown, now=now)
 
     def _dereference(self, needs: set[Id], *, was_unknown: bool, now: float) -> None:
@@ -178,14 +197,43 @@ class TrackedState:
     # What still needs a response.
 
     def offered(self, id_: Id) -> XdsResource | None:
-        """The resource of that type and name in the newest offer."""
-        return self.newest.snapshot.get(id_) if self.newest else None
+        """The resource of that type and name in the newest offer; a virtual host with its routes only."""
+        if self.newest is None or (id_[0] == VIRTUAL_HOST and not self.holds_routes_of(id_[1])):
+            return None
+        return self.newest.snapshot.get(id_)
+
+    def holds_routes_of(self, virtual_host: str) -> bool:
+        """Whether the proxy holds the route configuration of a virtual host."""
+        return envoy_names.routes_of(virtual_host) in self.states[ROUTES].held
+
+    def removes_only_itself(self, virtual_host: str) -> bool:
+        """Whether a virtual host goes now, while its routes stay; those of routes that drain go with them."""
+        is_offered = self.newest is not None and self.newest.snapshot.get(
+            (ROUTES, envoy_names.routes_of(virtual_host))
+        )
+        return is_offered is not None and self.holds_routes_of(virtual_host)
+
+    def _drop_virtual_hosts(self, routes: str, now: float) -> None:
+        """The proxy got or lost these routes, and has none of their virtual hosts now."""
+        state = self.states[VIRTUAL_HOST]
+        for name in [name for name in state.held if envoy_names.routes_of(name) == routes]:
+            self._dereference(set(state.references(name)), was_unknown=name in state.version_only, now=now)
+            state.version_only.discard(name)
+            state.held[name] = DROPPED
+        self._recheck_virtual_hosts({routes})
+
+    def _recheck_virtual_hosts(self, routes: AbstractSet[str]) -> None:
+        """Decide again about virtual hosts whose routes the proxy holds now, or no longer."""
+        state = self.states[VIRTUAL_HOST]
+        every = state.held.keys() | self._wildcard_names(VIRTUAL_HOST)
+        self.recheck(state, [name for name in every if envoy_names.routes_of(name) in routes])
 
     def recheck(self, state: TypeState, names: Iterable[str]) -> None:
         """Decide again for these names whether they are pending."""
         if self.newest is None:
             return
-        type_, get, awaiting = state.type, self.newest.snapshot.get, self.awaiting_subscription
+        type_, awaiting = state.type, self.awaiting_subscription
+        get = self.offered if type_ == VIRTUAL_HOST else self.newest.snapshot.get
         held, is_certain = state.held, state.is_certain
         for name in names:
             id_ = type_, name
@@ -259,14 +307,15 @@ class TrackedState:
         response = state.in_flight
         if state.initial_response_due:
             return True
-        if response is not None and (response.resources or state.type == LISTENER):
+        if response is not None and (response.resources or state.type in (LISTENER, VIRTUAL_HOST)):
             return True
         return any(self._is_unacked(state, name, dependencies) for name in state.pending)
 
     def _is_unacked(self, state: TypeState, name: str, dependencies: Dependencies | None) -> bool:
         offered = self.offered((state.type, name))
         if offered is None:
-            return state.type == LISTENER
+            removes_host = state.type == VIRTUAL_HOST and self.removes_only_itself(name)
+            return state.type == LISTENER or removes_host
         return dependencies is None or dependencies.of_references(offered) is not Availability.FAILED
 
 

@@ -1,17 +1,19 @@
 """TypeState: one resource type on one stream: its subscription, what the proxy holds, what is in flight."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from koguma.envoy.snapshot import Id, XdsResource
 from koguma.xds.contract import Offer
-from koguma.xds.protocol.delta import WILDCARD_TYPES, DeltaRequest
+from koguma.xds.protocol.delta import FIRST_TYPES, DeltaRequest
 from koguma.xds.protocol.nack import REMOVED, ResourceNack, names_in_error
 from koguma.xds.protocol.subscription import Subscription
 
 # A resource that the proxy holds; of one from an earlier stream we may know the version only.
 HeldResource = XdsResource | str
+DROPPED: Final = ""  # for a version: Envoy lists the resource as held, but whatever used it is gone
 
 
 class InFlightResponse(msgspec.Struct, frozen=True):
@@ -107,8 +109,9 @@ class TypeState:
             if self.is_subscribed(name):
                 self.held[name] = version
                 self.version_only.add(name)
-        # A starting Envoy waits for a first response to a wildcard; a reconnecting one does not.
-        self.initial_response_due = self.type in WILDCARD_TYPES and not self.held
+        # A starting Envoy waits for a first response to a wildcard; a reconnecting one does not. An empty one
+        # about virtual hosts would end the warming of routes whose hosts are still to come.
+        self.initial_response_due = self.type in FIRST_TYPES and not self.held
         return bool(self.held)
 
     def set_held(self, resource: XdsResource) -> None:
