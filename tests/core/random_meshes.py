@@ -9,6 +9,7 @@ import re
 from random import Random
 from typing import Any
 
+import gateway_api_objects as gateway_api
 from building import KINDS as ALL
 from building import stored
 
@@ -28,7 +29,9 @@ def resource(random: Random, kind: str = "") -> Resource | None:
     """Some object, of that kind if it is given; None for one that would be refused, as users' are."""
     if not kind and random.random() < 0.15:
         return random.choice(SHOWN)
-    kind = kind or random.choice((*KINDS, *OFTEN))
+    kind = kind or random.choice((*KINDS, *OFTEN, *GATEWAY_API))
+    if kind in GATEWAY_API:
+        return GATEWAY_API[kind](random)
     try:
         return stored({"type": kind, **KINDS[kind](random)})
     except Invalid:
@@ -297,6 +300,58 @@ def _passthrough(random: Random) -> dict[str, Any]:
     return _named(random.choice(["p", "q"]), spec=spec)
 
 
+def _parents(random: Random) -> list[dict[str, Any]]:
+    service = {"group": "", "kind": "Service", "name": random.choice(SERVICES)}
+    gateway = {"name": random.choice(["g1", "g2"])}
+    possible = [
+        service,
+        {**service, "port": random.choice([80, 81])},
+        gateway,
+        {**gateway, "sectionName": "b"},
+    ]
+    return random.sample(possible, random.randint(1, 2))
+
+
+def _gateway_class(random: Random) -> Resource:
+    return gateway_api.gateway_class(controller=random.choice([gateway_api.CONTROLLER, "another"]))
+
+
+def _gateway(random: Random) -> Resource:
+    listeners = [gateway_api.listener("a", 8080), gateway_api.listener("b", 8081, hostname="*.test")]
+    chosen = random.sample(listeners, random.randint(1, 2))
+    return gateway_api.gateway(random.choice(["g1", "g2"]), *chosen, namespace=_MESH_NAMESPACE)
+
+
+def _gateway_api_route(random: Random) -> Resource:
+    refs = [gateway_api.backend(random.choice((*SERVICES, "nobody")), weight=random.randint(0, 2))]
+    elsewhere = gateway_api.backend("a", namespace="other")
+    rules = [
+        gateway_api.rule(random.choice(["/", "/x", "/y"]), *refs),
+        gateway_api.rule("/z", *refs, elsewhere, filters=random.choice([[], [{"type": "Odd"}]])),
+    ]
+    created = f"2026-01-0{random.randint(1, 3)}T00:00:00Z"
+    spec = {"hostnames": ["x.test"]} if random.random() < 0.3 else {}
+    return gateway_api.route(
+        random.choice(["h1", "h2"]),
+        *rules,
+        parentRefs=_parents(random),
+        namespace=_MESH_NAMESPACE,
+        created=created,
+        **spec,
+    )
+
+
+def _grant(random: Random) -> Resource:
+    return gateway_api.grant(from_=random.choice([_MESH_NAMESPACE, "shop"]))
+
+
+_MESH_NAMESPACE = "mesh-default"  # where services without a namespace are
+GATEWAY_API = {
+    "GatewayClass": _gateway_class,
+    "Gateway": _gateway,
+    "HTTPRoute": _gateway_api_route,
+    "ReferenceGrant": _grant,
+}
 KINDS = {
     "Mesh": _mesh,
     "Dataplane": _dataplane,

@@ -134,10 +134,13 @@ class Graph:
             self._unqueue(memo)
         memo.verified_at = self.epoch
 
-    def next_stale(self) -> Memo | None:
-        """Take an observed stale memo of the lowest height out of the queue; the caller refreshes it."""
+    def next_stale(self, height_max: int = SETTLED) -> Memo | None:
+        """Take an observed stale memo of the lowest height out of the queue; the caller refreshes it.
+
+        None where nothing up to `height_max` is left.
+        """
         self._find_level()
-        while self._heights:
+        while self._heights and self.level <= height_max:
             memo, _ = self._stale[self.level].popitem()
             if memo.n_observers:
                 return memo

@@ -57,7 +57,7 @@ from contextlib import contextmanager
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, TypeVar
 
 from koguma.core.answers import Circular, CycleError, Raised, same
-from koguma.core.graph import STALE, Graph, GraphNode, Memo
+from koguma.core.graph import SETTLED, STALE, Graph, GraphNode, Memo
 from koguma.core.inputs import Input, InputChange, InputTable, K, V
 
 DEPTH_MAX: Final = 100  # a question takes three Python frames and its own; Python's limit is 1000 frames
@@ -200,10 +200,10 @@ class Db:
             self._graph.release(memo)
             self._graph.sweep()
 
-    def settle(self) -> None:
-        """Bring all watched and kept answers up to date, and notify their watchers."""
+    def settle(self, height_max: int = SETTLED) -> None:
+        """Bring all watched and kept answers up to a height up to date, and notify their watchers."""
         self._refuse_inside_question()
-        while (memo := self._graph.next_stale()) is not None:
+        while (memo := self._graph.next_stale(height_max)) is not None:
             self._refresh(memo)
         self._graph.sweep()
 
@@ -411,6 +411,19 @@ class Watcher:
     def changed(self) -> list[QuestionCall]:
         """The watched questions whose answer differs from the last reported one, in the order of watching."""
         self._db.settle()
+        return self._changed()
+
+    def changed_alone(self) -> list[QuestionCall]:
+        """The same, without bringing answers up to date that stand higher than all that is watched here.
+
+        So whoever sets inputs that follow from other inputs does not run the rest twice.
+        """
+        height = -1
+        while height != (height := max((memo.height for memo in self._reported), default=0)):
+            self._db.settle(height)  # a question that runs may come to stand higher
+        return self._changed()
+
+    def _changed(self) -> list[QuestionCall]:
         reported = self._reported
         changed = [
             memo

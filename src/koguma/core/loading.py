@@ -1,12 +1,14 @@
 """Loading: stored objects become inputs of the engine, and so do later changes of them.
 
+What follows from them (`derivation`) is brought up to date with each change.
+
 An object whose spec its kind cannot read, such as one that another version has stored, is no resource of the
 engine: it acts nowhere, `world.UNREADABLE` says why, and everything else works.
 """
 
 from collections.abc import Iterable, Mapping
 
-from koguma.core import world
+from koguma.core import derivation, world
 from koguma.core.incremental import Db
 from koguma.core.inputs import InputChange
 from koguma.model.control_plane_info import ControlPlaneInfo
@@ -22,20 +24,24 @@ def load(kinds: Kinds, control_plane: ControlPlaneInfo, resources: Iterable[Reso
         for kind in kinds:
             change.set(world.KINDS, kind.name, kind)
         change.set(world.CONTROL_PLANE, "here", control_plane)
-        for resource in resources:
+        stored = list(resources)
+        for resource in stored:
             _put(change, kinds.by_name.get(resource.kind), resource)
+    derivation.update(db, (resource.key for resource in stored))
     return db
 
 
 def take(db: Db, written: Iterable[Resource], deleted: Iterable[Key] = ()) -> None:
     """Apply a change of the store: objects that were written, and the keys of those that were deleted."""
     resources = [(resource, world.KINDS.get(db, resource.kind)) for resource in written]
+    gone = tuple(deleted)
     with db.change() as change:
         for resource, kind in resources:
             _put(change, kind, resource)
-        for key in deleted:
+        for key in gone:
             change.remove(world.RESOURCES, key)
             change.remove(world.UNREADABLE, key)
+    derivation.update(db, (*(resource.key for resource, _ in resources), *gone))
 
 
 def _put(change: InputChange, kind: Kind | None, resource: Resource) -> None:

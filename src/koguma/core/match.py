@@ -17,7 +17,7 @@ from koguma.core import world
 from koguma.core.incremental import Db, question
 from koguma.core.role import PolicyRole
 from koguma.core.world import Pairs, Proxy, pairs
-from koguma.model import hostname, labels, tags, target_ref
+from koguma.model import derived, hostname, labels, tags, target_ref
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -373,7 +373,10 @@ def _all_fit(required: Pairs, own_tags: Pairs) -> bool:
 
 
 def _by_gateway(selector: Selector, traits: Traits) -> Iterable[str] | None:
-    if traits.gateway is None or traits.gateway.name != selector.name:
+    if traits.gateway is None or selector.name not in (
+        traits.gateway.name,
+        derived.display_name(traits.gateway),
+    ):
         return None
     names = dict(traits.listener_names)
     sections = [

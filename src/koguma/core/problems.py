@@ -16,7 +16,9 @@ memoised, but a change does not run them again for whoever asked once.
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from koguma.core import match, world
+import msgspec
+
+from koguma.core import derivation, match, world
 from koguma.core.incremental import Db
 from koguma.core.lint import (
     effects,
@@ -42,6 +44,8 @@ from koguma.core.lint.problem import (
     OUTBOUND_TO_NOWHERE,
     Problem,
 )
+from koguma.model import derived
+from koguma.model.derived import DerivedResource
 from koguma.model.resource import Key
 
 __all__ = [
@@ -93,7 +97,7 @@ def of_policy(db: Db, policy: Key) -> tuple[Problem, ...]:
     """The problems of a policy, sorted."""
     if world.RESOURCES.get(db, policy) is None:
         return _unreadable(db, policy)
-    return _sorted(problem for ask in _OF_POLICIES for problem in ask(db, policy))
+    return _sorted(db, (problem for ask in _OF_POLICIES for problem in ask(db, policy)))
 
 
 def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
@@ -103,14 +107,14 @@ def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
     if world.RESOURCES.get(db, key) is None:
         return _unreadable(db, key)
     if key.kind == "Dataplane":
-        return _sorted((*effects.advice(db, key), *_of_proxy(db, key)))
+        return _sorted(db, (*effects.advice(db, key), *_of_proxy(db, key)))
     if key.kind == "HostnameGenerator":
-        return _sorted((*effects.advice(db, key), *shared_hostnames.of_generator(db, key)))
+        return _sorted(db, (*effects.advice(db, key), *shared_hostnames.of_generator(db, key)))
     conflicts = _of_destination(db, key) if key.kind in world.DESTINATION_KINDS else ()
     external = _of_external_service(db, key) if key.kind == "MeshExternalService" else ()
     of_mesh = _of_mesh_itself(db, key.name) if key.kind == "Mesh" else ()
     of_gateway = gateways.of_gateway(db, key) if key.kind == "MeshGateway" else ()
-    return _sorted((*effects.advice(db, key), *conflicts, *external, *of_mesh, *of_gateway))
+    return _sorted(db, (*effects.advice(db, key), *conflicts, *external, *of_mesh, *of_gateway))
 
 
 def _of_mesh_itself(db: Db, mesh: str) -> Iterator[Problem]:
@@ -143,7 +147,7 @@ def _unreadable(db: Db, key: Key) -> tuple[Problem, ...]:
 def of_proxies(db: Db) -> tuple[Problem, ...]:
     """The problems of Dataplanes of all meshes that follow from other objects, sorted."""
     keys = world.BY_KIND_EVERYWHERE.keys(db, "Dataplane")
-    return _sorted(problem for key in keys for problem in _of_proxy(db, key))
+    return _sorted(db, (problem for key in keys for problem in _of_proxy(db, key)))
 
 
 def _of_proxy(db: Db, proxy: Key) -> Iterator[Problem]:
@@ -159,12 +163,26 @@ def of_mesh(db: Db, mesh: str) -> tuple[Problem, ...]:
     keys.append(Key("Mesh", "", "", "", mesh))
     keys += [key for key in world.UNREADABLE.keys(db) if key.mesh == mesh]
     return _sorted(
-        (*(problem for key in keys for problem in of_object(db, key)), *ports.disagreements(db, mesh))
+        db, (*(problem for key in keys for problem in of_object(db, key)), *ports.disagreements(db, mesh))
     )
 
 
-def _sorted(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-    return tuple(sorted(set(problems), key=_sort_key))
+def _sorted(db: Db, problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    return tuple(sorted({_of_source(db, problem) for problem in problems}, key=_sort_key))
+
+
+def _of_source(db: Db, problem: Problem) -> Problem:
+    """A problem of a derived resource as one of the object that a user has written."""
+    if not any(map(derived.source_name, problem.objects)):
+        return problem
+    places = [derivation.stored_place(db, key, problem.path) for key in problem.objects]
+    resource = world.RESOURCES.get(db, problem.objects[0])
+    message = (
+        resource.source_text(problem.message) if isinstance(resource, DerivedResource) else problem.message
+    )
+    return msgspec.structs.replace(
+        problem, message=message, objects=tuple(key for key, _ in places), path=places[0][1]
+    )
 
 
 def _sort_key(problem: Problem) -> tuple[str, tuple[Key, ...], str, str]:

@@ -11,14 +11,14 @@ from typing import Final
 
 import msgspec
 
-from koguma.core import items, merge, meta, routes, world
+from koguma.core import derivation, items, merge, meta, routes, world
 from koguma.core.incremental import Db
 from koguma.core.items import Entries, ItemId
 from koguma.core.merge import Item, Loser, Origin
 from koguma.core.routes import RouteRule, TracedRule
-from koguma.model import forms, target_ref
+from koguma.model import forms, native_page, target_ref
 from koguma.model.printed_yaml import PrintedYaml
-from koguma.model.resource import Key
+from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import child, item
 
@@ -143,12 +143,13 @@ class Viewer:
         }
 
     def _place(self, origin: Origin, value: Json) -> dict[str, Json]:
-        number = _ENTRY.match(origin.path)
+        source, path = derivation.stored_place(self.db, origin.source, origin.path)
+        number = _ENTRY.match(path)
         return {
             "kri": meta.kri(self.db, origin.source),
             "ruleIndex": int(number[1]) if number else 0,
-            "path": origin.path,
-            "line": self._page(origin.source).line(origin.path),
+            "path": path,
+            "line": self._page(source).line(path),
             "value": value,
         }
 
@@ -156,8 +157,14 @@ class Viewer:
         if policy not in self._pages:
             resource = world.RESOURCES.get(self.db, policy)
             assert resource is not None, policy
-            self._pages[policy] = PrintedYaml(forms.plain(resource, world.kind_of(self.db, policy.kind)))
+            self._pages[policy] = PrintedYaml(_printed(self.db, resource))
         return self._pages[policy]
+
+
+def _printed(db: Db, resource: Resource) -> Json:
+    """An object as `koguma get -o yaml` prints it; one of Kubernetes' kinds, as `kubectl get -o yaml`."""
+    kind = world.KINDS.get(db, resource.kind)
+    return forms.plain(resource, kind) if kind is not None else native_page.document(resource)
 
 
 def _resolved(rule: RouteRule) -> ShownRule:

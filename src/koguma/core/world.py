@@ -12,8 +12,9 @@ import msgspec
 
 from koguma.core.incremental import Db, question
 from koguma.core.inputs import Index, Input
-from koguma.model import labels, tags
+from koguma.model import forms, labels, tags
 from koguma.model.control_plane_info import ControlPlaneInfo
+from koguma.model.derived import DerivedResource
 from koguma.model.kind import Kind
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -108,6 +109,11 @@ class Destination(msgspec.Struct, frozen=True):
     def port(self, word: str) -> Port | None:
         """The port of that name or number."""
         return next((p for p in self.ports if word in (p.section, p.name, str(p.number))), None)
+
+
+def stored(db: Db) -> Iterator[Resource]:
+    """The stored objects, in key order: all resources that are not derived from others."""
+    return (each for _, each in RESOURCES.items(db) if not isinstance(each, DerivedResource))
 
 
 @question
@@ -293,7 +299,7 @@ def referenced(
     if ref_labels:
         return labelled(db, mesh, kind, ref_labels)
     candidates = _named(db, mesh, kind, name)
-    same_namespace = [key for key in candidates if key.namespace == namespace]
+    same_namespace = [key for key in candidates if key.namespace == forms.key_namespace(namespace)]
     same_zone = tuple(key for key in same_namespace if key.zone == zone)
     if same_zone:
         return same_zone

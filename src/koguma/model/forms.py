@@ -231,3 +231,8 @@ def kubernetes(resource: Resource, kind: Kind, namespace: str) -> dict[str, Json
 def reserved_namespace(mesh: str) -> str:
     """The namespace in which the Kubernetes form shows objects that have none."""
     return f"{NO_NAMESPACE_PREFIX}{mesh or 'global'}"
+
+
+def key_namespace(namespace: str) -> str:
+    """The namespace in keys: none for the reserved namespaces, where objects without one appear."""
+    return "" if namespace.startswith(NO_NAMESPACE_PREFIX) else namespace

@@ -13,6 +13,8 @@ from koguma.model import labels
 from koguma.model.kri import InvalidKri, Kri
 from koguma.model.schema import Json
 
+SLASH: Final = "/"  # stands in no name but those of derived resources
+
 
 class Key(NamedTuple):
     """What identifies a stored object: kind name, mesh, zone of origin, namespace, display name."""
@@ -24,6 +26,9 @@ class Key(NamedTuple):
     name: str
 
     def __str__(self) -> str:
+        if SLASH in self.name:  # derived from a stored object, which people know
+            kind, namespace, name, *_ = self.name.split(SLASH, 3)
+            return f'{kind} "{name}" (namespace {namespace})'
         scope = "".join(
             f" {word} {value}"
             for word, value in (("mesh", self.mesh), ("zone", self.zone), ("namespace", self.namespace))

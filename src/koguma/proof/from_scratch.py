@@ -52,7 +52,7 @@ def claim(db: Db, control_plane: ControlPlaneInfo, envoy: str, proxies: Iterable
     return Claim(
         control_plane,
         envoy,
-        tuple(resource for _, resource in world.RESOURCES.items(db)),
+        tuple(world.stored(db)),
         tuple(network.NODE_METADATA.items(db)),
         tuple((key, digests.of(compiled.of(db, key))) for key in sorted(proxies)),
     )

@@ -11,7 +11,7 @@ from koguma.core.incremental import Db, question
 from koguma.core.inputs import Input
 from koguma.envoy.encode import Encoder, Unencodable
 from koguma.envoy.snapshot import Bundle, Failure, Id, XdsResource, bundle
-from koguma.model.kri import InvalidKri, Kri
+from koguma.model import derived
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -78,7 +78,5 @@ def kri(db: Db, key: Key, section: str) -> str:
 
 @lru_cache(maxsize=16384)  # a class names all that it calls
 def _kri(short: str, key: Key, section: str) -> str:
-    try:
-        return str(Kri(short, *key[1:], section))
-    except InvalidKri:
-        return ""
+    identifier = derived.identifier(key, short, section)
+    return str(identifier) if identifier else ""

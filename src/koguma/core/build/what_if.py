@@ -18,7 +18,7 @@ from koguma.model.resource import Key, Resource
 
 def with_objects(db: Db, mesh: str, replaced: Iterable[Resource]) -> Db:
     """A database in which these objects are stored too, or instead."""
-    stored = {key: row for key, row in world.RESOURCES.items(db) if _is_visible(key, mesh)}
+    stored = {each.key: each for each in world.stored(db) if _is_visible(each.key, mesh)}
     stored |= {resource.key: resource for resource in replaced}
     other = loading.load(
         Kinds([kind for _, kind in world.KINDS.items(db)]), world.control_plane(db), stored.values()
@@ -39,8 +39,8 @@ def with_shadows(db: Db, mesh: str) -> Db:
     """A database in which policies with the label `kuma.io/effect: shadow` act as others do."""
     shadows = [
         resource
-        for key, resource in world.RESOURCES.items(db)
-        if key.mesh == mesh and resource.labels.get(labels.EFFECT) == "shadow"
+        for resource in world.stored(db)
+        if resource.mesh == mesh and resource.labels.get(labels.EFFECT) == "shadow"
     ]
     return with_objects(db, mesh, map(_without_shadow, shadows))
 

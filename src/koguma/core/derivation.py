@@ -1,0 +1,95 @@
+"""Derivation: resources that follow from stored objects become inputs of the engine beside them.
+
+A stored HTTPRoute acts as MeshHTTPRoutes. These are computed by a memoised question for each source, after
+every change of stored objects and before anything else is asked. So a change converts only the sources that
+it concerns, and all that reads resources (build, inspect, lint, dry runs, the proof) sees them like stored
+ones. They are never stored, their keys are none that users can write, and each knows its source.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from koguma.core import world
+from koguma.core.gateway_api import objects, routes
+from koguma.core.incremental import Db, Watcher, question
+from koguma.core.inputs import Input
+from koguma.model.derived import DerivedResource
+from koguma.model.resource import Key
+
+Derive = Callable[[Db, Key], tuple[DerivedResource, ...]]
+
+# What the objects of a kind become, by the name under which the kind is stored.
+SOURCES: Final[Mapping[str, Derive]] = {
+    objects.HTTP_ROUTE: routes.derived,
+}
+
+
+@question
+def derived(db: Db, source: Key) -> tuple[DerivedResource, ...]:
+    """What a stored object becomes; nothing where it is not there."""
+    return SOURCES[source.kind](db, source) if world.RESOURCES.get(db, source) is not None else ()
+
+
+class _Followed:
+    """The sources of one database, and the keys of what they became. No question reads it."""
+
+    def __init__(self, db: Db) -> None:
+        self.watcher = Watcher(db)
+        self.keys: dict[Key, tuple[Key, ...]] = {}
+
+
+_FOLLOWED: Input[str, _Followed] = Input("followed sources")  # one row, kept with the database
+
+
+def update(db: Db, touched: Iterable[Key]) -> None:
+    """Bring derived resources up to date, after these stored objects were written or deleted."""
+    sources = [key for key in touched if key.kind in SOURCES]
+    followed = _FOLLOWED.get(db, "")
+    if followed is None:
+        if not sources:
+            return  # as in most meshes: nothing is derived, and nothing is to be watched
+        followed = _Followed(db)
+        db.set(_FOLLOWED, "", followed)
+    changed = {call.args[0]: None for call in followed.watcher.changed_alone()}
+    for source in sources:
+        if world.RESOURCES.get(db, source) is not None:
+            followed.watcher.watch(derived, source)
+            changed[source] = None
+    _replace(db, followed, changed)
+    for source in sources:
+        if world.RESOURCES.get(db, source) is None:
+            followed.watcher.unwatch(derived, source)
+            followed.keys.pop(source, None)
+
+
+def _replace(db: Db, followed: _Followed, sources: Iterable[Key]) -> None:
+    answers = {source: _answer(db, source) for source in sources}
+    with db.change() as change:
+        for source, (resources, problem) in answers.items():
+            keys = tuple(resource.key for resource in resources)
+            for key in followed.keys.get(source, ()):
+                if key not in keys:
+                    change.remove(world.RESOURCES, key)
+            for resource in resources:
+                change.set(world.RESOURCES, resource.key, resource)
+            followed.keys[source] = keys
+            if problem:
+                change.set(world.UNREADABLE, source, problem)
+            else:
+                change.remove(world.UNREADABLE, source)
+
+
+def _answer(db: Db, source: Key) -> tuple[tuple[DerivedResource, ...], str]:
+    """What a source becomes, or why it cannot be read: data never stops the engine."""
+    try:
+        return derived(db, source), ""
+    except Exception as error:  # noqa: BLE001 - one object's mistake must not hide all others
+        return (), str(error) or type(error).__name__
+
+
+def stored_place(db: Db, key: Key, path: str = "") -> tuple[Key, str]:
+    """The stored object and the path in it that a place in any resource comes from."""
+    resource = world.RESOURCES.get(db, key)
+    if not isinstance(resource, DerivedResource):
+        return key, path
+    return resource.source, resource.source_path(path) if path else ""

@@ -1,0 +1,198 @@
+"""HTTP rules: the rules of an HTTPRoute as those of a MeshHTTPRoute.
+
+Matches and most filters have the same fields in both. Every converted rule sets filters and backends, also
+where it has none: rules of several routes with equal matches are not merged, the older route's wins.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from koguma.core.gateway_api import backend_refs, conversion, objects
+from koguma.core.gateway_api.backend_refs import NO_BACKEND, RefProblem, RouteScope
+from koguma.core.gateway_api.conversion import (
+    INCOMPATIBLE_FILTERS,
+    Conversion,
+    ConvertedRule,
+    DroppedRule,
+    Unsupported,
+)
+from koguma.core.incremental import Db
+from koguma.model import target_ref
+from koguma.model.schema import Json
+from koguma.model.violation import child, item
+
+_ANY_PATH: Final = {"path": {"type": "PathPrefix", "value": "/"}}
+# The filters that have the same fields in ours, by type, with the field that says how.
+_SAME: Final[Mapping[str, str]] = {
+    "RequestHeaderModifier": "requestHeaderModifier",
+    "ResponseHeaderModifier": "responseHeaderModifier",
+    "RequestRedirect": "requestRedirect",
+    "URLRewrite": "urlRewrite",
+}
+_MIRROR: Final = "RequestMirror"
+_TARGET: Final = {"kind": "MeshService", "name": "any"}
+_OF_BACKENDS: Final = ("RequestHeaderModifier", "ResponseHeaderModifier")
+_FIELDS: Final = frozenset(("name", "matches", "filters", "backendRefs"))
+
+Match = Callable[[Mapping[str, Json]], Mapping[str, Json]]
+
+
+def converted(db: Db, scope: RouteScope, spec: Mapping[str, Json]) -> Conversion:
+    """The rules of an HTTPRoute."""
+    return converted_rules(db, scope, spec, _match, _ANY_PATH)
+
+
+def converted_rules(
+    db: Db, scope: RouteScope, spec: Mapping[str, Json], match: Match, any_match: Mapping[str, Json]
+) -> Conversion:
+    """The rules of a route whose matches are converted by `match`; without any, a rule has `any_match`."""
+    rules, dropped, problems = list[ConvertedRule](), list[DroppedRule](), list[RefProblem]()
+    for index, written in objects.items(spec.get("rules")):
+        matches = [match(each) for _, each in objects.items(written.get("matches"))] or [any_match]
+        rule = _RuleConversion(db, scope, written, item("spec.rules", index))
+        try:
+            one = ConvertedRule(index, {"matches": matches, "default": rule.conf()}, tuple(rule.paths))
+            _check(db, one)
+        except Unsupported as error:
+            dropped.append(DroppedRule(index, error.reason, str(error)))
+        else:
+            rules.append(one)
+            problems += rule.problems
+    return Conversion(tuple(rules), tuple(dropped), tuple(problems))
+
+
+def _match(written: Mapping[str, Json]) -> Mapping[str, Json]:
+    """A match without what has no effect: a slash at the end of a prefix, a header's second condition."""
+    match = {name: value for name, value in written.items() if name in ("method", "path")}
+    path = objects.fields(written.get("path"))
+    kind, value = path.get("type") or "PathPrefix", objects.text(path.get("value")) or "/"
+    if kind == "PathPrefix":
+        value = value.rstrip("/") or "/"
+    match["path"] = {"type": kind, "value": value}
+    for name in ("headers", "queryParams"):
+        conditions = distinct(written.get(name), lower=name == "headers")
+        if conditions:
+            match[name] = conditions
+    return match
+
+
+def distinct(conditions: Json, *, lower: bool) -> list[Mapping[str, Json]]:
+    """Conditions on headers or query parameters, the first one of each name."""
+    first: dict[str, Mapping[str, Json]] = {}
+    for _, each in objects.items(conditions):
+        name = objects.text(each.get("name"))
+        first.setdefault(name.lower() if lower else name, {"type": "Exact", **each})
+    return list(first.values())
+
+
+class _RuleConversion:
+    """One rule while it is converted: where its filters come from, and references that lead nowhere."""
+
+    def __init__(self, db: Db, scope: RouteScope, written: Mapping[str, Json], path: str) -> None:
+        self._db = db
+        self._scope = scope
+        self._written = written
+        self._path = path
+        self.paths: list[tuple[str, str]] = [("matches", "matches")]
+        self.problems: list[RefProblem] = []
+
+    def conf(self) -> Mapping[str, Json]:
+        """What is done to the rule's requests, and where they go."""
+        for name in self._written.keys() - _FIELDS:
+            raise Unsupported(f"{child(self._path, name)} is not supported")
+        filters = list(self._filters())
+        types = {each["type"] for each in filters}
+        if {"RequestRedirect", "URLRewrite"} <= types:
+            message = f"{self._path}.filters: RequestRedirect and URLRewrite exclude each other"
+            raise Unsupported(message, INCOMPATIBLE_FILTERS)
+        if "RequestRedirect" in types:
+            return {"filters": filters}  # it answers the requests; backends beside it are never asked
+        return {"filters": filters, "backendRefs": list(self._backends()) or [{"kind": NO_BACKEND}]}
+
+    def _filters(self) -> Iterator[Mapping[str, Json]]:
+        position = 0
+        for index, written in objects.items(self._written.get("filters")):
+            for each in self._filter(written, item(child(self._path, "filters"), index)):
+                self.paths.append((f"default.filters[{position}]", f"filters[{index}]"))
+                position += 1
+                yield each
+
+    def _filter(self, written: Mapping[str, Json], path: str) -> Iterator[Mapping[str, Json]]:
+        kind = objects.text(written.get("type"))
+        if kind in _SAME:
+            yield {"type": kind, _SAME[kind]: written.get(_SAME[kind])}
+        elif kind == _MIRROR:
+            yield from self._mirror(objects.fields(written.get("requestMirror")), f"{path}.requestMirror")
+        else:
+            raise Unsupported(f"{path}.type: filters of type {kind} are not supported")
+
+    def _mirror(self, mirror: Mapping[str, Json], path: str) -> Iterator[Mapping[str, Json]]:
+        """A copy of requests; one that leads nowhere is not made, as the Gateway API has it."""
+        ref = self._backend(objects.fields(mirror.get("backendRef")), f"{path}.backendRef")
+        share: dict[str, Json] = {}
+        if mirror.get("percent") is not None:
+            share["percentage"] = mirror["percent"]
+        elif mirror.get("fraction") is not None:
+            share["fraction"] = mirror["fraction"]
+        if ref["kind"] != NO_BACKEND:
+            yield {"type": _MIRROR, "requestMirror": {"backendRef": ref, **share}}
+
+    def _backends(self) -> Iterator[Mapping[str, Json]]:
+        for index, written in objects.items(self._written.get("backendRefs")):
+            at = item("backendRefs", index)
+            ref = self._backend(written, child(self._path, at))
+            filters = list(self._backend_filters(written, at))
+            self.paths.append((f"default.{at}", at))
+            yield {**ref, "filters": filters} if filters else ref
+
+    def _backend(self, written: Mapping[str, Json], path: str) -> Mapping[str, Json]:
+        backend = backend_refs.backend(self._db, self._scope, written, path)
+        if backend.problem is not None:
+            self.problems.append(backend.problem)
+        return backend.ref
+
+    def _backend_filters(self, written: Mapping[str, Json], at: str) -> Iterator[Mapping[str, Json]]:
+        for index, each in objects.items(written.get("filters")):
+            kind = objects.text(each.get("type"))
+            if kind not in _OF_BACKENDS:
+                path = child(self._path, f"{at}.filters[{index}].type")
+                raise Unsupported(f"{path}: {kind} can only be a filter of a whole rule")
+            yield {"type": kind, _SAME[kind]: each.get(_SAME[kind])}
+
+
+def _check(db: Db, rule: ConvertedRule) -> None:
+    """Refuse what a MeshHTTPRoute may not have, such as an expression that Envoy cannot read.
+
+    Fields that only converted routes have are taken away before, since its schema lacks them.
+    """
+    conf = rule.rule["default"]
+    refs = [each for each in conf.get("backendRefs") or () if each["kind"] != NO_BACKEND]
+    plain = {
+        "matches": [{k: v for k, v in match.items() if k != "grpc"} for match in rule.rule["matches"]],
+        "default": {
+            "filters": [_plain_filter(each) for each in conf["filters"]],
+            "backendRefs": [{k: v for k, v in ref.items() if k != "filters"} for ref in refs],
+        },
+    }
+    # Filters of a backend are checked as if they were the rule's, one backend after the other.
+    of_backends = [
+        (
+            {"matches": plain["matches"], "default": {"filters": ref["filters"]}},
+            f"backendRefs[{index}].filters",
+        )
+        for index, ref in enumerate(conf.get("backendRefs") or ())
+        if ref.get("filters")
+    ]
+    for checked, at in ((plain, ""), *of_backends):
+        places = (("default.filters", at), *rule.paths) if at else rule.paths
+        spec = {"to": [{"targetRef": _TARGET, "rules": [checked]}]}
+        one = ConvertedRule(rule.number, checked, tuple(places))
+        for text in conversion.violations(db, target_ref.HTTP_ROUTE, spec, one):
+            raise Unsupported(text)
+
+
+def _plain_filter(written: Mapping[str, Json]) -> Mapping[str, Json]:
+    if written["type"] != _MIRROR:
+        return written
+    mirror = {name: value for name, value in written["requestMirror"].items() if name != "fraction"}
+    return {**written, "requestMirror": mirror}

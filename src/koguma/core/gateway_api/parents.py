@@ -1,0 +1,93 @@
+"""Parents: what a route is attached to, for each of its parentRefs.
+
+A parent is a Gateway, whose listeners serve the route, or (for use inside a mesh) a Service, whose callers'
+proxies do. The route of a Service's own namespace is for all callers (producer), a route elsewhere only for
+callers of its namespace (consumer).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from koguma.core import world
+from koguma.core.gateway_api import attachment, objects
+from koguma.core.gateway_api.attachment import NO_MATCHING_PARENT, RouteListener
+from koguma.core.incremental import Db, question
+from koguma.core.role import PolicyRole
+from koguma.model import forms, hostname
+from koguma.model.resource import Key, Resource
+from koguma.model.schema import Json
+
+
+class RouteParent(NamedTuple):
+    """One parent of a route that is ours; `reason` is why the route is not attached to it, or empty."""
+
+    number: int  # of the parentRef
+    mesh: str
+    target: Key  # the MeshGateway, or the MeshService
+    listeners: tuple[RouteListener, ...] = ()  # of the gateway
+    port: int | None = None  # of the service, if only one is meant
+    role: PolicyRole = PolicyRole.SYSTEM
+    reason: str = ""
+    message: str = ""
+
+
+@question
+def of(db: Db, route: Key) -> tuple[RouteParent, ...]:
+    """The parents of a route that are ours."""
+    resource = world.RESOURCES.get(db, route)
+    if resource is None:
+        return ()
+    spec = objects.fields(resource.spec)
+    hostnames = hostnames_of(spec)
+    found = (
+        _parent(db, resource, index, ref, hostnames) for index, ref in objects.items(spec.get("parentRefs"))
+    )
+    return tuple(each for each in found if each is not None)
+
+
+def hostnames_of(spec: Mapping[str, Json]) -> tuple[str, ...]:
+    """The host names of a route, in the normal form."""
+    written = spec.get("hostnames")
+    names = written if isinstance(written, list | tuple) else ()
+    return tuple(hostname.normal(each) for each in names if isinstance(each, str))
+
+
+def _parent(
+    db: Db, route: Resource, index: int, ref: Mapping[str, Json], hostnames: Sequence[str]
+) -> RouteParent | None:
+    group = objects.text(ref.get("group", objects.GROUP))
+    match group, objects.text(ref.get("kind")) or "Gateway":
+        case (objects.GROUP, "Gateway"):
+            found = attachment.attachment(db, route, ref, hostnames)
+            if found is None:
+                return None
+            return RouteParent(
+                index,
+                found.mesh,
+                found.gateway,
+                listeners=found.listeners,
+                reason=found.reason,
+                message=found.message,
+            )
+        case ("", "Service"):
+            return _service(db, route, index, ref)
+        case _:
+            return None
+
+
+def _service(db: Db, route: Resource, index: int, ref: Mapping[str, Json]) -> RouteParent:
+    mesh, zone = objects.mesh_of(db, route), world.control_plane(db).zone
+    namespace = objects.text(ref.get("namespace")) or route.namespace
+    key = Key("MeshService", mesh, zone, forms.key_namespace(namespace), objects.text(ref.get("name")))
+    port = objects.number(ref.get("port"))
+    role = PolicyRole.PRODUCER if namespace == route.namespace else PolicyRole.CONSUMER
+    found = RouteParent(index, mesh, key, port=port, role=role)
+    target = world.destination(db, key)
+    if target is None:
+        message = f"there is no Service {namespace}/{key.name} in mesh {mesh}"
+        return found._replace(reason=NO_MATCHING_PARENT, message=message)
+    if port is not None and target.port(str(port)) is None:
+        has = ", ".join(str(each.number) for each in target.ports) or "none"
+        message = f"Service {namespace}/{key.name} has no port {port}; its ports are: {has}"
+        return found._replace(reason=NO_MATCHING_PARENT, message=message)
+    return found
