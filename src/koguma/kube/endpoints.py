@@ -8,7 +8,16 @@ import msgspec
 from koguma.kube import namespaced_names
 from koguma.kube.custom import scale
 from koguma.kube.custom.endpoints import SCALE
-from koguma.kube.kinds import NATIVE_KINDS, REVIEW_KINDS, core, events, reviews, services, workloads
+from koguma.kube.kinds import (
+    NATIVE_KINDS,
+    REVIEW_KINDS,
+    core,
+    events,
+    gateway_api,
+    reviews,
+    services,
+    workloads,
+)
 from koguma.kube.registry import (
     ALL_VERBS,
     IDENTITY,
@@ -63,11 +72,12 @@ _SUBRESOURCES: Final[Mapping[str, tuple[str, ...]]] = {
 
 def native() -> tuple[KubeEndpoint, ...]:
     """Kubernetes' own kinds, and what is asked and not stored."""
-    stored = tuple(_native(kind) for kind in NATIVE_KINDS)
+    stored = tuple(_native(kind) for kind in NATIVE_KINDS if kind not in gateway_api.KINDS)
+    gateways = (endpoint for kind in gateway_api.KINDS for endpoint in _gateway_api(kind))
     reviews = (_review(kind) for kind in REVIEW_KINDS.values())
     empty = (_empty(kind) for kind in workloads.EMPTY_KINDS)
     older = (_older(*each) for each in workloads.OLDER_VERSIONS)
-    return (*stored, _newer_events(), *reviews, *empty, *older)
+    return (*stored, _newer_events(), *gateways, *reviews, *empty, *older)
 
 
 def _native(kind: Kind) -> KubeEndpoint:
@@ -83,6 +93,19 @@ def _native(kind: Kind) -> KubeEndpoint:
         subresources=_SUBRESOURCES.get(kind.stored_as, ("status",) if kind.status else ()),
         strategic=True,
     )
+
+
+def _gateway_api(kind: Kind) -> Iterator[KubeEndpoint]:
+    """A kind of the Gateway API in all its versions; elsewhere it is a custom resource, and behaves so."""
+    newest = msgspec.structs.replace(
+        _native(kind),
+        short_names=gateway_api.SHORT_NAMES.get(kind.name, ()),
+        categories=(gateway_api.CATEGORY,),
+        strategic=False,
+    )
+    yield newest
+    for version in gateway_api.OLDER_VERSIONS.get(kind.name, ()):
+        yield msgspec.structs.replace(newest, version=version, converter=IDENTITY)
 
 
 def _newer_events() -> KubeEndpoint:

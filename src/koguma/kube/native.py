@@ -5,6 +5,7 @@ from typing import Final
 
 from koguma.kube import field_errors, namespaced_names
 from koguma.kube.kinds import apiregistration, coordination, core, events, parts, rbac
+from koguma.kube.kinds.gateway_api import gateways
 from koguma.model.kind import Kind
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
@@ -16,6 +17,21 @@ _NAMES: Final[Mapping[str, _Messages]] = {
     core.NAMESPACE.stored_as: parts.label_messages,
     apiregistration.API_SERVICE.stored_as: parts.segment_messages,
     **{kind.stored_as: parts.segment_messages for kind in _RBAC},
+}
+_BEFORE_ANY: Final = "1970-01-01T00:00:00Z"
+
+
+def _waiting(*types: str) -> Json:
+    """Conditions of which nobody has said anything yet."""
+    unknown = {"status": "Unknown", "reason": "Pending", "message": "No controller has looked at it yet."}
+    return {"conditions": [{"type": each, **unknown, "lastTransitionTime": _BEFORE_ANY} for each in types]}
+
+
+_FIRST_STATUSES: Final[Mapping[str, Json]] = {
+    core.NAMESPACE.stored_as: {"phase": core.ACTIVE},
+    gateways.GATEWAY_CLASS.stored_as: _waiting("Accepted"),
+    gateways.GATEWAY.stored_as: _waiting("Accepted", "Programmed"),
+    gateways.LISTENER_SET.stored_as: _waiting("Accepted", "Programmed"),
 }
 _MADE_BY_UPDATE: Final = frozenset(kind.stored_as for kind in (coordination.LEASE, events.EVENT, *_RBAC))
 
@@ -51,7 +67,7 @@ def made_by_update(kind: Kind) -> bool:
 
 def first_status(kind: Kind) -> Json:
     """The status with which an object begins."""
-    return {"phase": core.ACTIVE} if kind.stored_as == core.NAMESPACE.stored_as else None
+    return _FIRST_STATUSES.get(kind.stored_as)
 
 
 def name_violations(kind: Kind, name: str) -> Iterator[Violation]:

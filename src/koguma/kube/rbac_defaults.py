@@ -11,6 +11,7 @@ from typing import Final
 from koguma.kube.rbac import CLUSTER_ROLE, CLUSTER_ROLE_BINDING, GROUP, USER_GROUP
 from koguma.kube.registry import KOGUMA, KUMA
 from koguma.model.access import ANY, REST_GROUP
+from koguma.model.gateway_api.references import GROUP as GATEWAY_API
 from koguma.model.kind import Kind
 from koguma.model.schema import Json
 
@@ -39,6 +40,17 @@ PROXY_FILES: Final = "proxyfiles"
 _READ: Final = ("get", "list", "watch")
 _WRITE: Final = ("create", "delete", "deletecollection", "patch", "update")
 _OURS: Final = (KUMA, KOGUMA, REST_GROUP)
+# The Gateway API's kinds that say how traffic flows; its classes are for whoever runs the control plane.
+_ROUTED: Final = (
+    "backendtlspolicies",
+    "gateways",
+    "grpcroutes",
+    "httproutes",
+    "listenersets",
+    "tcproutes",
+    "tlsroutes",
+    "udproutes",
+)
 # Kubernetes' own kinds: which group, which of its resources.
 _SEEN: Final = (
     ("", ("configmaps", "events", "namespaces", "resourcequotas", "serviceaccounts", "services")),
@@ -49,13 +61,20 @@ _SEEN: Final = (
     ("networking.k8s.io", ("ingresses",)),
     ("coordination.k8s.io", ("leases",)),
     ("events.k8s.io", ("events",)),
+    (GATEWAY_API, ("gatewayclasses", "referencegrants", *_ROUTED)),
 )
 _EDITED: Final = (
     ("", ("configmaps", "events", "serviceaccounts")),
     ("coordination.k8s.io", ("leases",)),
     ("events.k8s.io", ("events",)),
+    (GATEWAY_API, _ROUTED),
 )
-_ADMINISTERED: Final = (("", ("secrets",)), (GROUP, ("rolebindings", "roles")))
+# A ReferenceGrant opens Secrets of its namespace to others, so that its writer must be able to read them.
+_ADMINISTERED: Final = (
+    ("", ("secrets",)),
+    (GROUP, ("rolebindings", "roles")),
+    (GATEWAY_API, ("referencegrants",)),
+)
 
 # What verifies tokens of service accounts: their issuer and its keys.
 _ISSUER_DISCOVERY: Final = "system:service-account-issuer-discovery"

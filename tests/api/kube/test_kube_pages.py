@@ -13,6 +13,7 @@ V2, V2BETA1 = (
     f"{JSON};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList" for version in ("v2", "v2beta1")
 )
 PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+GATEWAY_API = "gateway.networking.k8s.io"
 GROUPS = [
     "admissionregistration.k8s.io",
     "apiextensions.k8s.io",
@@ -24,6 +25,7 @@ GROUPS = [
     "coordination.k8s.io",
     "events.k8s.io",
     "extensions",
+    GATEWAY_API,
     "kuma.io",
     "networking.k8s.io",
     "rbac.authorization.k8s.io",
@@ -88,8 +90,9 @@ def test_the_same_objects_have_one_id_and_others_another(plane):
     reviews = ids["authentication.k8s.io/v1", "tokenreviews"]
     assert reviews == hashlib.sha256(b"/registry/tokenreviews").hexdigest()
     sets = {found for found in ids.values() if found}
+    older = {f"{GATEWAY_API}/{version}" for version in ("v1beta1", "v1alpha3", "v1alpha2")}
     aliases = sum(
-        version in ("koguma.io/v1", "events.k8s.io/v1", "extensions/v1beta1", "batch/v1beta1")
+        version in ("koguma.io/v1", "events.k8s.io/v1", "extensions/v1beta1", "batch/v1beta1", *older)
         for version, name in ids
         if ids[version, name]
     )

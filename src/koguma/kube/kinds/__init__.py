@@ -9,6 +9,7 @@ from koguma.kube.kinds import (
     core,
     custom_definitions,
     events,
+    gateway_api,
     quota,
     rbac,
     reviews,
@@ -33,6 +34,7 @@ NATIVE_KINDS: Final[tuple[Kind, ...]] = (
     rbac.CLUSTER_ROLE_BINDING,
     apiregistration.API_SERVICE,
     custom_definitions.DEFINITION,
+    *gateway_api.KINDS,
 )
 
 # Reviews, which are answered and not stored, by kind: their storage sets have no Kind, so it is listed here.
