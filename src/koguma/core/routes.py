@@ -16,6 +16,7 @@ Routes that are converted from others, such as those of the Gateway API, may hav
 no user can write into a MeshHTTPRoute, since its schema lacks them:
 
     unmatched                          NotFound: what no rule matches gets 404, and does not go on as it was
+    rules[].whole                      true: it is not merged with less important rules of equal matches
     rules[].matches[].grpc             {type: Exact | RegularExpression, service, method}: gRPC calls
     rules[].default.filters[]          .requestMirror.fraction {numerator, denominator: 100};
                                        type CORS (envoy/cors.py)
@@ -101,11 +102,16 @@ def _rule(matches: Json, parts: Sequence[Item], conf: Json) -> RouteRule:
 def _grouped(items: Sequence[Item]) -> Iterator[tuple[Json, Sequence[Item]]]:
     """The `default` of each rule, by equal matches; groups most important first, parts ascending."""
     groups: dict[Normalised, tuple[Json, list[Item]]] = {}
+    whole: set[Normalised] = set()
     for each in reversed(items):
         for index, rule in _objects(_object(each.conf).get("rules")):
             matches = rule.get("matches")
             path = child(item(child(each.path, "rules"), index), "default")
-            _, parts = groups.setdefault(normalised(matches), (matches, []))
+            _, parts = groups.setdefault(key := normalised(matches), (matches, []))
+            if key in whole:
+                continue
+            if rule.get("whole") is True:
+                whole.add(key)
             parts.append(Item(each.source, each.rank, path, rule.get("default")))
     for matches, parts in groups.values():
         yield matches, parts[::-1]

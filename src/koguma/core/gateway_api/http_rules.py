@@ -1,13 +1,13 @@
 """HTTP rules: the rules of an HTTPRoute as those of a MeshHTTPRoute.
 
-Matches and most filters have the same fields in both. Every converted rule sets filters and backends, also
-where it has none: rules of several routes with equal matches are not merged, the older route's wins.
+Matches and most filters have the same fields in both. Rules of several routes with equal matches are not
+merged: the older route's wins.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from koguma.core.gateway_api import backend_refs, conversion, objects
+from koguma.core.gateway_api import backend_refs, conversion, objects, rule_settings
 from koguma.core.gateway_api.backend_refs import NO_BACKEND, RefProblem, RouteScope
 from koguma.core.gateway_api.conversion import (
     INCOMPATIBLE_FILTERS,
@@ -17,6 +17,7 @@ from koguma.core.gateway_api.conversion import (
     Unsupported,
 )
 from koguma.core.incremental import Db
+from koguma.envoy import cors
 from koguma.model import target_ref
 from koguma.model.schema import Json
 from koguma.model.violation import child, item
@@ -32,7 +33,9 @@ _SAME: Final[Mapping[str, str]] = {
 _MIRROR: Final = "RequestMirror"
 _TARGET: Final = {"kind": "MeshService", "name": "any"}
 _OF_BACKENDS: Final = ("RequestHeaderModifier", "ResponseHeaderModifier")
-_FIELDS: Final = frozenset(("name", "matches", "filters", "backendRefs"))
+_FIELDS: Final = frozenset(("name", "matches", "filters", "backendRefs", *rule_settings.FIELDS))
+# In place of a filter that a MeshHTTPRoute does not have, while the others are checked.
+_CHECKED: Final = {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": ["x-checked"]}}
 
 Match = Callable[[Mapping[str, Json]], Mapping[str, Json]]
 
@@ -51,7 +54,10 @@ def converted_rules(
         matches = [match(each) for _, each in objects.items(written.get("matches"))] or [any_match]
         rule = _RuleConversion(db, scope, written, item("spec.rules", index))
         try:
-            one = ConvertedRule(index, {"matches": matches, "default": rule.conf()}, tuple(rule.paths))
+            conf = rule.conf()
+            one = ConvertedRule(
+                index, {"matches": matches, "default": conf, "whole": True}, tuple(rule.paths)
+            )
             _check(db, one)
         except Unsupported as error:
             dropped.append(DroppedRule(index, error.reason, str(error)))
@@ -100,6 +106,8 @@ class _RuleConversion:
         """What is done to the rule's requests, and where they go."""
         for name in self._written.keys() - _FIELDS:
             raise Unsupported(f"{child(self._path, name)} is not supported")
+        settings = rule_settings.of(self._written, self._path)
+        self.paths += [(f"default.{name}", name) for name in settings]
         filters = list(self._filters())
         types = {each["type"] for each in filters}
         if {"RequestRedirect", "URLRewrite"} <= types:
@@ -107,7 +115,8 @@ class _RuleConversion:
             raise Unsupported(message, INCOMPATIBLE_FILTERS)
         if "RequestRedirect" in types:
             return {"filters": filters}  # it answers the requests; backends beside it are never asked
-        return {"filters": filters, "backendRefs": list(self._backends()) or [{"kind": NO_BACKEND}]}
+        backends = list(self._backends()) or [{"kind": NO_BACKEND}]
+        return {"filters": filters, "backendRefs": backends, **settings}
 
     def _filters(self) -> Iterator[Mapping[str, Json]]:
         position = 0
@@ -123,6 +132,8 @@ class _RuleConversion:
             yield {"type": kind, _SAME[kind]: written.get(_SAME[kind])}
         elif kind == _MIRROR:
             yield from self._mirror(objects.fields(written.get("requestMirror")), f"{path}.requestMirror")
+        elif kind == cors.TYPE:
+            yield rule_settings.cors_filter(written, path)
         else:
             raise Unsupported(f"{path}.type: filters of type {kind} are not supported")
 
@@ -192,6 +203,8 @@ def _check(db: Db, rule: ConvertedRule) -> None:
 
 
 def _plain_filter(written: Mapping[str, Json]) -> Mapping[str, Json]:
+    if written["type"] == cors.TYPE:
+        return _CHECKED
     if written["type"] != _MIRROR:
         return written
     mirror = {name: value for name, value in written["requestMirror"].items() if name != "fraction"}
