@@ -74,6 +74,8 @@ def _egress(random: Random) -> dict[str, Any]:
 
 
 def _dataplane(random: Random) -> dict[str, Any]:
+    if random.random() < 0.25:
+        return _gateway_dataplane(random)
     inbounds = [_inbound(random, 8080 + number) for number in range(random.randint(1, 2))]
     networking: dict[str, Any] = {"address": f"10.0.0.{random.randint(1, 9)}", "inbound": inbounds}
     if random.random() < 0.5:
@@ -86,6 +88,58 @@ def _dataplane(random: Random) -> dict[str, Any]:
     zone = random.choice(["east", "east", "east", "west"])
     labels = {"team": random.choice(["x", "y"])}
     return _named(random.choice(PROXIES), labels=labels, networking=networking, **{"x-zone": zone})
+
+
+def _gateway_dataplane(random: Random) -> dict[str, Any]:
+    tags = {"kuma.io/service": random.choice(["edge", "edge", "a"]), "team": random.choice(["x", "y"])}
+    networking = {"address": f"10.0.0.{random.randint(1, 9)}", "gateway": {"type": "BUILTIN", "tags": tags}}
+    return _named(random.choice(PROXIES), networking=networking)
+
+
+HOSTNAMES = ("*", "*.lan", "a.lan", "*.a.lan", "b.a.lan", "a.org")
+
+
+def _mesh_gateway(random: Random) -> dict[str, Any]:
+    listeners = []
+    for port in random.sample([8080, 8443, 8444, 8445], random.randint(1, 3)):
+        protocol = random.choice(["HTTP", "HTTP", "HTTPS", "TCP", "TLS"])
+        for hostname in random.sample(HOSTNAMES, random.randint(1, 3)):
+            listener: dict[str, Any] = {"port": port, "protocol": protocol, "hostname": hostname}
+            if protocol == "HTTPS" or (protocol == "TLS" and random.random() < 0.5):
+                listener["tls"] = {"mode": "TERMINATE", "certificates": [{"secret": "aws"}]}
+            elif protocol == "TLS":
+                listener["tls"] = {"mode": "PASSTHROUGH"}
+            if random.random() < 0.3:
+                listener["name"] = f"l{len(listeners)}"
+            listeners.append({**listener, "tags": {"side": random.choice(["in", "out"])}})
+    selector = {"kuma.io/service": "edge", **random.choice([{}, {"team": "x"}])}
+    conf = {"selectors": [{"match": selector}], "conf": {"listeners": listeners}}
+    return _named(random.choice(["edge", "edge", "other"]), **conf)
+
+
+def _gateway_top(random: Random) -> dict[str, Any]:
+    narrowed = [
+        {},
+        {},
+        {"sectionName": random.choice(["8080", "8443", "l0", "l1"])},
+        {"tags": {"side": "in"}},
+    ]
+    return {"targetRef": {"kind": "MeshGateway", "name": "edge", **random.choice(narrowed)}}
+
+
+def _gateway_rules(random: Random) -> list[dict[str, Any]]:
+    path = {"type": random.choice(["PathPrefix", "Exact"]), "value": random.choice(["/", "/x", "/y"])}
+    conf = _backends(random)
+    if not conf:
+        redirect = {"scheme": random.choice(["http", "https"]), "statusCode": 301}
+        conf = {"filters": [{"type": "RequestRedirect", "requestRedirect": redirect}]}
+    return [{"matches": [{"path": path}], "default": conf}]
+
+
+def _gateway_route(random: Random) -> dict[str, Any]:
+    hostnames = random.sample(HOSTNAMES, random.randint(0, 2))
+    spec = {**_gateway_top(random), "hostnames": hostnames, "rules": _gateway_rules(random)}
+    return _named(random.choice(["g1", "g2"]), spec=spec)
 
 
 def _inbound(random: Random, port: int) -> dict[str, Any]:
@@ -246,11 +300,18 @@ def _http_route(random: Random) -> dict[str, Any]:
     path = {"type": random.choice(["PathPrefix", "Exact"]), "value": random.choice(["/", "/x", "/y"])}
     rule = {"matches": [{"path": path}], "default": _backends(random)}
     spec = {**_top(random), "to": [{"targetRef": _ref(random), "rules": [rule]}]}
+    if random.random() < 0.4:
+        hostnames = random.sample(HOSTNAMES, random.randint(0, 2))
+        to = {"targetRef": {"kind": "Mesh"}, "hostnames": hostnames, "rules": _gateway_rules(random)}
+        spec = {**_gateway_top(random), "to": [to]}
     return _named(random.choice(["r1", "r2"]), spec=spec)
 
 
 def _tcp_route(random: Random) -> dict[str, Any]:
     rule = {"default": _backends(random)}
+    if random.random() < 0.4:
+        to = {"targetRef": {"kind": "Mesh"}, "rules": [rule]}
+        return _named("tcp", spec={**_gateway_top(random), "to": [to]})
     return _named("tcp", spec={**_top(random), "to": [{"targetRef": _ref(random), "rules": [rule]}]})
 
 
@@ -356,6 +417,8 @@ KINDS = {
     "Mesh": _mesh,
     "Dataplane": _dataplane,
     "ZoneEgress": _egress,
+    "MeshGateway": _mesh_gateway,
+    "MeshGatewayHTTPRoute": _gateway_route,
     "MeshService": _service,
     "MeshMultiZoneService": _multi_zone_service,
     "MeshExternalService": _external_service,

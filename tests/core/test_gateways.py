@@ -1,11 +1,9 @@
-"""Gateways: the listeners of a MeshGateway, the routes that attach, and the secrets that they name."""
+"""Gateways: the listeners of a MeshGateway, and the routes that attach to them."""
 
 import msgspec
 from building import database, objects
 
 from koguma.core import gateways, match
-from koguma.core.build import gateway_certificates
-from koguma.core.build.gateway_certificates import ListenerCertificates
 from koguma.core.group import Group
 from koguma.model.resource import Key
 
@@ -82,11 +80,3 @@ def test_routes_attach_that_name_a_gateway_the_oldest_first():
     policies = Group(each.key for each in stored if each.kind in gateways.ROUTE_KINDS)
     attached = [(each.entry.policy.name, each.hostnames) for each in gateways.attached(db, policies)]
     assert attached == [("b", ("a.lan",)), ("a", ()), ("c", ("c.lan",))]
-
-
-def test_a_listener_names_the_secrets_that_it_presents():
-    db = database(objects(MESH))
-    found = gateway_certificates.of(db, EDGE, "443:shop.lan")
-    inline = "cert:inlineString:default:edge:443:shop.lan:1"
-    assert found == ListenerCertificates(("cert:secret:default:shop", inline))
-    assert "no certificate" in gateway_certificates.of(db, EDGE, "80:*").problem

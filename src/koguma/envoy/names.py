@@ -13,6 +13,8 @@ READINESS: Final = "_kuma_readiness"
 ADS: Final = "_kuma_ads"
 ACCESS_LOG_SINK: Final = "_kuma_access_log_sink"  # the logger whose lines the agent forwards
 ROUTE_DEFAULT: Final = "_kuma_route_default"
+NOT_FOUND: Final = "_kuma_route_not_found"
+MISDIRECTED: Final = "_kuma_route_misdirected"
 DYNAMIC_CONFIG: Final = "_kuma_dynamicconfig"
 METRICS: Final = "_kuma_metrics"
 GATEWAY_LISTENERS: Final = "gateway.listeners"  # the runtime layer with limits of a gateway, as in Kuma
@@ -66,6 +68,16 @@ def passthrough(direction: str, family: int) -> str:
 def is_redirected(name: str) -> bool:
     """Whether a listener or its routes are for redirected calls to all of the outside."""
     return name.startswith("_kuma_passthrough_outbound_")
+
+
+def is_of_gateway(name: str) -> bool:
+    """Whether a listener or its routes are a gateway's, where many services meet."""
+    return name.startswith("kri_mgw_")
+
+
+def on_host(listener: str, hostname: str) -> str:
+    """The filter chain and routes of one host name of a gateway's listener."""
+    return f"{listener}:{hostname}"
 
 
 def permission(section: str) -> str:

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from koguma.core import spiffe
-from koguma.core.build import egress, encoding, network, outbound_spec
+from koguma.core.build import egress, encoding, network
 from koguma.core.build import snapshot as compiled
-from koguma.core.build.outbound_spec import OutboundSpec
+from koguma.core.build.snapshot import SharedSpec
 from koguma.core.build.snapshot_watcher import SnapshotWatcher
 from koguma.core.incremental import Db
 from koguma.envoy.encode import Encoder
@@ -91,12 +91,12 @@ class SnapshotCompiler:
         spiffe_ids = spiffe.identity(db, key)
         return spiffe_ids if tags is None else spiffe.vouched(spiffe_ids, tags)
 
-    def prepare(self, db: Db, proxies: Iterable[Key], specs: set[OutboundSpec]) -> None:
+    def prepare(self, db: Db, proxies: Iterable[Key], specs: set[SharedSpec]) -> None:
         """Compile what known proxies will share, before they connect; `specs` are those already done."""
         self._watcher_of(db)
         for key in proxies:
             with contextlib.suppress(Exception):  # the proxy that needs it asks again and gets the error
-                spec = outbound_spec.likely(db, key)
+                spec = compiled.likely_spec(db, key)
                 if spec is not None and spec not in specs:
                     specs.add(spec)
                     compiled.shared(db, spec)

@@ -16,7 +16,7 @@ import structlog
 
 from koguma.application.context import Context
 from koguma.application.live_engine import LiveEngine
-from koguma.core.build.outbound_spec import OutboundSpec
+from koguma.core.build.snapshot import SharedSpec
 from koguma.envoy.snapshot import Failure
 from koguma.fleet.certificates import Certificates
 from koguma.fleet.compiler import (
@@ -107,7 +107,7 @@ class PushRounds:
         loop = asyncio.get_running_loop()
         end = loop.time() + PREPARED_SECONDS_MAX
         known = iter([dataplane.key for dataplane in self._context.state.listed("Dataplane")])
-        specs: set[OutboundSpec] = set()
+        specs: set[SharedSpec] = set()
         while (batch := list(islice(known, JOINS_PER_ROUND))) and loop.time() < end:
             await self._engine.beside(partial(self._compiler.prepare, proxies=batch, specs=specs))
 

@@ -28,12 +28,20 @@ class BackendPort(msgspec.Struct, frozen=True):
 
 
 class OriginalDestination(msgspec.Struct, frozen=True):
-    """The destination's port that a request was addressed to, before routes act on it."""
+    """The destination's port that a request was addressed to, before routes act on it.
+
+    A request from outside was addressed to a gateway, which is no destination: it stands for where it is.
+    """
 
     destination: Key
     section: str
     is_http: bool = True
     subset: Pairs = ()  # the tags that the caller's outbound asks of endpoints
+
+    @property
+    def is_gateway(self) -> bool:
+        """Whether it came from outside, and was going nowhere."""
+        return self.destination.kind not in world.DESTINATION_KINDS
 
 
 def split(
@@ -41,8 +49,10 @@ def split(
 ) -> tuple[BackendSplit, tuple[BackendPort, ...]]:
     """The weighted backends of a route, and the ports whose clusters they need.
 
-    Without references requests go to their original destination.
+    Without references requests go to their original destination, if they had any.
     """
+    if not refs and original.is_gateway:
+        return BackendSplit((), 1), ()
     if not refs:
         port = BackendPort(original.destination, original.section, original.subset)
         if not original.is_http and not _takes_connections(db, port.destination, port.section):
@@ -99,7 +109,9 @@ def _can_take(db: Db, key: Key, port: Port, original: OriginalDestination) -> bo
     if key != original.destination and external.is_passthrough(db, key):
         return False
     if original.is_http:
-        speaks_protocol = port.protocol in world.HTTP_PROTOCOLS
+        # What a gateway takes as HTTP it may send on to a service that does not say that it speaks it.
+        is_untold = original.is_gateway and key.kind != "MeshExternalService"
+        speaks_protocol = is_untold or port.protocol in world.HTTP_PROTOCOLS
     else:
         speaks_protocol = _takes_connections(db, key, port.section)
     return speaks_protocol and bool(encoding.kri(db, key, port.section))

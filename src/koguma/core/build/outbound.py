@@ -49,12 +49,25 @@ def resources(
     listeners = [
         _joined_listeners(db, batch, client, binding) for batch in _listener_batches(db, proxy_class, ports)
     ]
-    required = _required_by_shard(db, Group(each.required for each in listeners))
-    clusters = [_joined_clusters(db, batch, client) for batch in _cluster_batches(db, proxy_class, required)]
-    bundles = (*(each.bundle for each in listeners), *(each.bundle for each in clusters))
-    load_assignments = Group(chain.from_iterable(each.load_assignments for each in clusters))
+    called_bundle, load_assignments = called(
+        db, proxy_class, Group(each.required for each in listeners), client
+    )
+    bundles = (*(each.bundle for each in listeners), *called_bundle)
     matched = Group(chain.from_iterable(each.matched for each in listeners))
     return Outbounds(outbound_shards.joined(bundles), load_assignments, matched)
+
+
+def called(
+    db: Db,
+    proxy_class: ProxyClass,
+    required: Group[tuple[tuple[int, Required], ...]],
+    client: ClientContext,
+) -> tuple[tuple[Bundle, ...], Group[Group[LoadAssignmentSpec]]]:
+    """The clusters that some listeners require, by shard number, and the ports whose endpoints they need."""
+    by_shard = _required_by_shard(db, required)
+    clusters = [_joined_clusters(db, batch, client) for batch in _cluster_batches(db, proxy_class, by_shard)]
+    load_assignments = Group(chain.from_iterable(each.load_assignments for each in clusters))
+    return tuple(each.bundle for each in clusters), load_assignments
 
 
 @question

@@ -219,12 +219,12 @@ def _of_connections(db: Db, spec: ListenerSpec, name: str) -> PortHandling:
     original = OriginalDestination(spec.destination, spec.section, is_http=False, subset=spec.subset)
     split, backend_ports = backends.split(db, conf.get("backendRefs"), origin, original)
     policy_overlays = dict(spec.route_overlays).get(origin, spec.overlays)
-    skeleton = {"tcp": skeletons.tcp_proxy(name, _tcp_target(split), _TCP_IDLE_TIMEOUT)}
+    skeleton = {"tcp": skeletons.tcp_proxy(name, tcp_target(split), _TCP_IDLE_TIMEOUT)}
     parts = logs.with_logs(overlay_merge.with_overlays(skeleton, policy_overlays.overlays))
     return PortHandling(name, parts, (), policy_overlays.failures, backend_ports)
 
 
-def _tcp_target(split: envoy_routes.BackendSplit) -> Data:
+def tcp_target(split: envoy_routes.BackendSplit) -> Data:
     """The cluster of a TcpProxy, or its weighted clusters.
 
     The share of references that resolve to nothing goes to a cluster that does not exist, where Envoy closes

@@ -43,20 +43,20 @@ def routes(
     needed: dict[BackendPort, None] = {}
     for candidate in candidates:
         policy_overlays = route_overlays.get(candidate.rule.origin, overlays)
-        routes_of_rule = _candidate(db, candidate, original, needed)
+        routes_of_rule = of_candidate(db, candidate, original, needed)
         conf = candidate.rule.conf or {}
-        built += [_with_overlays(route, policy_overlays, conf) for route in routes_of_rule]
+        built += [with_overlays(route, policy_overlays, conf) for route in routes_of_rule]
     is_all_matched = any(route_rules.normalised([each.match]) == _CATCH_ALL for each in candidates)
     if not is_all_matched and not any(items.item(db, each).conf.get("unmatched") for each in entries):
         split, backend_ports = backends.split(db, None, original.destination, original)
         needed |= dict.fromkeys(backend_ports)
         default = envoy_routes.routes(names.ROUTE_DEFAULT, {}, [], split, lambda _ref: None)
         default = _to_outside(db, default, backend_ports)
-        built += [_with_overlays(route, overlays) for route in default]
+        built += [with_overlays(route, overlays) for route in default]
     return built, tuple(needed)
 
 
-def _candidate(
+def of_candidate(
     db: Db, candidate: Candidate, original: OriginalDestination, needed: dict[BackendPort, None]
 ) -> list[Data]:
     """The routes of one rule; adds the backends that they need to `needed`."""
@@ -123,10 +123,15 @@ def with_own_host(route: Data) -> Data:
     return _with_host_kept({**rest, "request_headers_to_remove": kept} if kept else rest)
 
 
-def _with_overlays(route: Data, policy_overlays: PolicyOverlays, conf: Json = _NO_CONF) -> Data:
+def with_overlays(
+    route: Data,
+    policy_overlays: PolicyOverlays,
+    conf: Json = _NO_CONF,
+    default_action: Data = _DEFAULT_ACTION,
+) -> Data:
     """A route with what policies say about it, and last with what its own rule says."""
     if "route" in route:
-        default = {} if route_timeouts.has_try_limit(conf) else _DEFAULT_ACTION
+        default = {} if route_timeouts.has_try_limit(conf) else default_action
         action = overlay_merge.merged(route["route"], default)
         for overlay in policy_overlays.part("route_action"):
             action = overlay_merge.merged(action, overlay)

@@ -73,7 +73,7 @@ def _spec(
     networking = networking.with_redirection_of(node)
     ports, binding = _ports(db, proxy, proxy_class, networking, node)
     redirection = _redirection(db, proxy, proxy_class, networking, node)
-    return OutboundSpec(proxy_class, ports, _client(db, proxy, proxy_class, node), binding, redirection)
+    return OutboundSpec(proxy_class, ports, client(db, proxy, proxy_class, node), binding, redirection)
 
 
 def _redirection(
@@ -172,7 +172,8 @@ def _explicit_ports(db: Db, proxy: Key, networking: Networking) -> Iterator[Outb
         yield OutboundPort(key, section, tuple(sorted(set(on_addresses))), subset)
 
 
-def _client(db: Db, proxy: Key, proxy_class: ProxyClass, node: NodeMetadata) -> ClientContext:
+def client(db: Db, proxy: Key, proxy_class: ProxyClass, node: NodeMetadata) -> ClientContext:
+    """What of a proxy, beside policies, decides how it calls others."""
     return ClientContext(
         proxy_class.mesh,
         proxy_class.zone,

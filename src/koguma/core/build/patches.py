@@ -27,6 +27,8 @@ from koguma.model.violation import child, item
 OUTBOUND: Final = "outbound"
 INBOUND: Final = "inbound"
 INTERNAL: Final = "internal"
+GATEWAY: Final = "gateway"
+GATEWAY_CALLS: Final = "gateway calls"  # routes and clusters of a gateway, apart from its listeners
 
 # The origins of internals, in Kuma's words, by how their names begin.
 _ORIGINS: Final[Mapping[str, str]] = {
@@ -47,7 +49,7 @@ def origin_of(origin: str, id_: Id) -> str:
     """The origin of a resource, by which modifications match it; `origin` is that of its bundle."""
     name = id_[1]
     if not name.startswith(_STARTS):
-        return origin
+        return GATEWAY if origin == GATEWAY_CALLS else origin
     return next(own for start, own in _ORIGINS.items() if name.startswith(start))
 
 
@@ -113,7 +115,7 @@ def _patched(db: Db, patch_entries: Entries, bundle: Bundle, origin: str) -> Pat
         bundle.resources,
         partial(origin_of, origin),
         partial(_outcome, db, patch_entries),
-        is_home=origin == OUTBOUND,
+        is_home=origin in (OUTBOUND, GATEWAY_CALLS),
     )
 
 

@@ -60,11 +60,17 @@ def hcm(name: str) -> Data:
     }
 
 
-def inbound_hcm(name: str) -> Data:
-    """The HTTP connection manager of an inbound, whose callers are not trusted."""
+# Nobody in front of an edge is trusted: what clients write into `x-forwarded-for` is kept, followed by the
+# address that they came from, and their `x-envoy-*` headers are removed.
+_AT_THE_EDGE: Final[Data] = {"use_remote_address": True, "internal_address_config": {}}
+_BEHIND_THE_EDGE: Final[Data] = {"original_ip_detection_extensions": [proto_json.NO_PROXY_IN_FRONT]}
+
+
+def inbound_hcm(name: str, *, is_edge: bool = False) -> Data:
+    """The HTTP connection manager of an inbound or of a gateway, whose callers are not trusted."""
     return {
         **hcm(name),
-        "original_ip_detection_extensions": [proto_json.NO_PROXY_IN_FRONT],
+        **(_AT_THE_EDGE if is_edge else _BEHIND_THE_EDGE),
         # Kuma's defaults, without any MeshTimeout; with Envoy's, idle connections are closed after an hour.
         "common_http_protocol_options": {"idle_timeout": INBOUND_IDLE_TIMEOUT},
         "stream_idle_timeout": "3600s",

@@ -2,7 +2,8 @@
 
 A snapshot has five bundles. What the proxy needs to call others, where redirected calls to the outside go,
 and the endpoints of what it calls are shared by all proxies with an equal `OutboundSpec`; its inbounds and
-its internals are its own. Keys and certificates
+its internals are its own. For a built-in gateway the first of these are the routes of its listeners, shared
+by all with an equal `GatewaySpec`, and the listeners are its own. Keys and certificates
 are no part of the build: whoever serves the snapshot adds them. It is put together from two answers, one for
 the proxy and one that it shares, so that a change of what thousands share runs no question of each of them
 (`snapshot_watcher`).
@@ -16,6 +17,8 @@ from koguma.core.build import (
     clusters,
     egress,
     encoding,
+    gateway,
+    gateway_spec,
     inbound,
     internals,
     outbound_spec,
@@ -23,6 +26,7 @@ from koguma.core.build import (
     patches,
     zone_egress,
 )
+from koguma.core.build.gateway_spec import GatewaySpec
 from koguma.core.build.internals import Records
 from koguma.core.build.outbound_listeners import OutboundPort
 from koguma.core.build.outbound_spec import OutboundSpec
@@ -32,12 +36,13 @@ from koguma.envoy.snapshot import Bundle, Id, Snapshot
 from koguma.model.resource import Key
 
 _NOTHING: Final = encoding.bundled(())
+SharedSpec = OutboundSpec | GatewaySpec
 
 
 class OwnBundles(NamedTuple):
     """The bundles of a proxy's own, and the spec that decides what it shares; a zone proxy has none."""
 
-    outbound_spec: OutboundSpec | None
+    shared_spec: SharedSpec | None
     bundles: tuple[Bundle, ...]
 
 
@@ -57,7 +62,7 @@ def of(db: Db, proxy: Key) -> Snapshot | None:
 
 def shared_of(db: Db, own_bundles: OwnBundles) -> SharedBundles | None:
     """The other half of a snapshot; None for a zone proxy, which shares nothing with proxies of a mesh."""
-    spec = own_bundles.outbound_spec
+    spec = own_bundles.shared_spec
     return None if spec is None else shared(db, spec)
 
 
@@ -70,16 +75,24 @@ def whole(own_bundles: OwnBundles, shared_bundles: SharedBundles | None) -> Snap
 
 
 @question
-def shared(db: Db, spec: OutboundSpec) -> SharedBundles:
+def shared(db: Db, spec: SharedSpec) -> SharedBundles:
     """What all proxies with this spec get: how they call others, and the endpoints of these."""
-    outbounds, client = spec.outbounds(db), spec.client
-    endpoints = clusters.assignments(db, outbounds.load_assignments, client.zone, client.affinity)
-    outbound, redirected = patches.over(db, spec.proxy_class, _shared(db, spec))
-    return SharedBundles(outbound, redirected, endpoints)
+    first, redirected = patches.over(db, spec.proxy_class, _shared(db, spec))
+    return SharedBundles(first, redirected, _endpoints(db, spec))
 
 
-def _shared(db: Db, spec: OutboundSpec) -> tuple[tuple[str, Bundle], ...]:
+def _endpoints(db: Db, spec: SharedSpec) -> Bundle:
+    if isinstance(spec, GatewaySpec):
+        return gateway.shared(db, spec)[1]
+    return clusters.assignments(
+        db, spec.outbounds(db).load_assignments, spec.client.zone, spec.client.affinity
+    )
+
+
+def _shared(db: Db, spec: SharedSpec) -> tuple[tuple[str, Bundle], ...]:
     """What proxies share before patches, each bundle with what it is for."""
+    if isinstance(spec, GatewaySpec):
+        return (patches.GATEWAY_CALLS, gateway.shared(db, spec)[0]), (patches.INTERNAL, _NOTHING)
     outbounds, redirection = spec.outbounds(db), spec.redirection
     redirected = passthrough.outbound(db, redirection, outbounds.matched) if redirection else _NOTHING
     return (patches.OUTBOUND, outbounds.bundle), (patches.INTERNAL, redirected)
@@ -91,13 +104,23 @@ def own(db: Db, proxy: Key) -> OwnBundles | None:
     if proxy.kind == zone_egress.KIND:
         bundles = egress.bundles(db, proxy)
         return None if bundles is None else OwnBundles(None, bundles)
-    spec = outbound_spec.of(db, proxy)
+    spec = _spec(db, proxy)
     return None if spec is None else OwnBundles(spec, patches.over(db, spec.proxy_class, _own(db, proxy)))
+
+
+def _spec(db: Db, proxy: Key) -> SharedSpec | None:
+    return gateway_spec.of(db, proxy) if gateway_spec.is_gateway(db, proxy) else outbound_spec.of(db, proxy)
+
+
+def likely_spec(db: Db, proxy: Key) -> SharedSpec | None:
+    """The spec that a proxy will most likely have once it connects."""
+    is_gateway = gateway_spec.is_gateway(db, proxy)
+    return gateway_spec.likely(db, proxy) if is_gateway else outbound_spec.likely(db, proxy)
 
 
 def touching(db: Db, proxy: Key) -> Mapping[Id, tuple[str, ...]]:
     """The MeshProxyPatches (by KRI) that changed what a proxy gets, by resource."""
-    spec = None if proxy.kind == zone_egress.KIND else outbound_spec.of(db, proxy)
+    spec = None if proxy.kind == zone_egress.KIND else _spec(db, proxy)
     if spec is None:
         return {}  # nobody patches zone proxies
     bundles = (*_shared(db, spec), *_own(db, proxy))  # nobody patches endpoints
@@ -106,9 +129,12 @@ def touching(db: Db, proxy: Key) -> Mapping[Id, tuple[str, ...]]:
 
 def _own(db: Db, proxy: Key) -> tuple[tuple[str, Bundle], ...]:
     """What is a proxy's own before patches, each bundle with what it is for."""
-    spec = outbound_spec.of(db, proxy)
+    spec = _spec(db, proxy)
     if spec is None:
         return ()
+    if isinstance(spec, GatewaySpec):
+        of_internals = internals.resources(db, proxy, Group(()))
+        return (patches.GATEWAY, gateway.listeners(db, proxy, spec)), (patches.INTERNAL, of_internals)
     of_internals = internals.resources(db, proxy, records(db, spec.ports, outbound_spec.has_ipv6(db, proxy)))
     return (patches.INBOUND, inbound.resources(db, proxy)), (patches.INTERNAL, of_internals)
 

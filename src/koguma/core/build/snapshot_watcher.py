@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from koguma.core.build import snapshot
-from koguma.core.build.outbound_spec import OutboundSpec
-from koguma.core.build.snapshot import OwnBundles
+from koguma.core.build.snapshot import OwnBundles, SharedSpec
 from koguma.core.incremental import Db, Watcher
 from koguma.envoy.snapshot import Snapshot
 from koguma.model.resource import Key
@@ -31,8 +30,8 @@ class SnapshotWatcher:
         self.db = db
         self._watcher = Watcher(db)
         self._watched: dict[Key, _Watched] = {}
-        self._sharing: dict[OutboundSpec, dict[Key, None]] = {}  # the proxies that share an outbound part
-        self._mixed: dict[OutboundSpec, None] = {}  # the newest proxy has a newer outbound part than others
+        self._sharing: dict[SharedSpec, dict[Key, None]] = {}  # the proxies that share an outbound part
+        self._mixed: dict[SharedSpec, None] = {}  # the newest proxy has a newer outbound part than others
 
     def add(self, proxy: Key) -> None:
         """Watch a proxy: `changed` reports it from now on when its snapshot differs from the present one."""
@@ -45,7 +44,7 @@ class SnapshotWatcher:
         """Watch a proxy no longer."""
         self._watcher.unwatch(snapshot.own, proxy)
         watched = self._watched.pop(proxy, None)
-        spec = watched.own.outbound_spec if watched is not None and watched.own is not None else None
+        spec = watched.own.shared_spec if watched is not None and watched.own is not None else None
         if spec is not None:
             self._leave(proxy, spec)
 
@@ -72,7 +71,7 @@ class SnapshotWatcher:
         before = self._watched.get(proxy, _Watched(None, _FAILED))
         now = self._computed(proxy)
         self._watched[proxy] = now
-        old, new = (each.own.outbound_spec if each.own is not None else None for each in (before, now))
+        old, new = (each.own.shared_spec if each.own is not None else None for each in (before, now))
         if new is not None and new != old:
             self._enter(proxy, new)
         if old is not None and new != old:
@@ -88,9 +87,7 @@ class SnapshotWatcher:
         except Exception:  # noqa: BLE001 - `of` raises it for this proxy; the others must not wait for that
             return _Watched(own, _FAILED)
 
-    def _refresh_shared(
-        self, spec: OutboundSpec, proxies: Iterable[Key], *, are_alike: bool
-    ) -> Iterator[Key]:
+    def _refresh_shared(self, spec: SharedSpec, proxies: Iterable[Key], *, are_alike: bool) -> Iterator[Key]:
         """Give proxies their new shared outbound part; those whose snapshot differs by it.
 
         Where all had the same one before, that is each of them.
@@ -108,7 +105,7 @@ class SnapshotWatcher:
                 self._watched[proxy] = _Watched(own, after)
                 yield proxy
 
-    def _enter(self, proxy: Key, spec: OutboundSpec) -> None:
+    def _enter(self, proxy: Key, spec: SharedSpec) -> None:
         sharing = self._sharing.get(spec)
         if sharing is None:
             sharing = self._sharing[spec] = {}
@@ -125,7 +122,7 @@ class SnapshotWatcher:
         places = (0, 1, -1)  # of the shared bundles (`snapshot.whole`)
         return all(first.bundles[place] is second.bundles[place] for place in places)
 
-    def _leave(self, proxy: Key, spec: OutboundSpec) -> None:
+    def _leave(self, proxy: Key, spec: SharedSpec) -> None:
         del self._sharing[spec][proxy]
         if not self._sharing[spec]:
             del self._sharing[spec]

@@ -72,11 +72,12 @@ class Dependencies:
         """Whether a proxy works without it: only calls to a cluster that is missing get a 503.
 
         A rejected cluster does block: an earlier version worked, or a fix will come, and until then the
-        previous routes lead to something. Not so where calls to all of the outside would wait for it.
+        previous routes lead to something. Not so where calls to all of the outside would wait for it, or all
+        that a gateway serves.
         """
         if need[0] != CLUSTER:
             return False
-        is_shared = names.is_redirected(resource.name)
+        is_shared = names.is_redirected(resource.name) or names.is_of_gateway(resource.name)
         missing = (Availability.FAILED, Availability.REJECTED) if is_shared else (Availability.FAILED,)
         return self.availability(need) in missing
 

@@ -1,0 +1,79 @@
+"""Gateway: what the Envoy of a built-in gateway gets: its listeners, their routes, and clusters.
+
+All but the listeners, which have an address, is shared by proxies with an equal spec. It has no inbounds and
+no outbounds: what it calls are the backends that its routes name, with its own identity, as sidecars do.
+"""
+
+from itertools import chain
+
+import msgspec
+
+from koguma.core.build import (
+    clusters,
+    encoding,
+    gateway_certificates,
+    gateway_listeners,
+    gateway_routes,
+    network,
+    outbound,
+    outbound_shards,
+)
+from koguma.core.build.backends import BackendPort
+from koguma.core.build.clusters import ClientContext
+from koguma.core.build.gateway_spec import GatewayPort, GatewaySpec
+from koguma.core.build.outbound_clusters import Required, RequiredCluster
+from koguma.core.group import Group
+from koguma.core.incremental import Db, question
+from koguma.envoy.snapshot import Bundle
+from koguma.model.resource import Key
+
+
+class Served(msgspec.Struct, frozen=True):
+    """The routes and certificates of one port, and the clusters that it requires, by shard number."""
+
+    bundle: Bundle
+    required: tuple[tuple[int, Required], ...]
+
+
+def listeners(db: Db, proxy: Key, spec: GatewaySpec) -> Bundle:
+    """The listeners of a proxy."""
+    networking = network.networking(db, proxy)
+    address = networking.address if networking else ""
+    ports = (gateway_listeners.listener(db, port, spec.client, address) for port in spec.ports)
+    return encoding.bundled(chain.from_iterable(ports))
+
+
+@question
+def shared(db: Db, spec: GatewaySpec) -> tuple[Bundle, Bundle]:
+    """What all proxies with this spec share: routes with clusters, and the endpoints of these."""
+    ports = [served(db, port, spec.client) for port in spec.ports]
+    called, load_assignments = outbound.called(
+        db, spec.proxy_class, Group(each.required for each in ports), spec.client
+    )
+    bundle = outbound_shards.joined((*(each.bundle for each in ports), *called))
+    endpoints = clusters.assignments(db, load_assignments, spec.client.zone, spec.client.affinity)
+    return bundle, endpoints
+
+
+@question
+def served(db: Db, port: GatewayPort, client: ClientContext) -> Served:
+    """What a port serves and presents, apart from its listener."""
+    built = [gateway_routes.configuration(db, spec) for spec in gateway_routes.specs(db, port, client)]
+    backends = dict.fromkeys(backend for each in built for backend in each.backends)
+    backends |= dict.fromkeys(gateway_listeners.tcp_backends(db, port, client))
+    secrets = (
+        gateway_certificates.resources(db, port.gateway, each.listener.section)
+        for each in port.listeners
+        if each.listener.ends_tls
+    )
+    bundle = encoding.bundled(chain.from_iterable((*secrets, *(each.resources for each in built))))
+    return Served(bundle, _by_shard(backends))
+
+
+def _by_shard(backends: dict[BackendPort, None]) -> tuple[tuple[int, Required], ...]:
+    required: dict[int, dict[RequiredCluster, None]] = {}
+    for backend in backends:
+        keys = tuple(name for name, _ in backend.subset)
+        cluster = RequiredCluster(backend.destination, backend.section, keys)
+        required.setdefault(outbound_shards.shard_number(backend.destination), {})[cluster] = None
+    return tuple((number, Group(clusters)) for number, clusters in required.items())

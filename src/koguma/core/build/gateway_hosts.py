@@ -1,0 +1,160 @@
+"""Gateway hosts: the virtual hosts of a gateway's HTTP listeners, each with its routes.
+
+A virtual host is built by a question of its own, so that a change of one route builds one of them again; they
+are joined to a route configuration last (`gateway_routes`).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from koguma.core import gateways, items
+from koguma.core import routes as route_rules
+from koguma.core.build import outbound_routes
+from koguma.core.build.backends import BackendPort, OriginalDestination
+from koguma.core.build.overlays import PolicyOverlays
+from koguma.core.gateways import Listener
+from koguma.core.incremental import Db, question
+from koguma.core.items import Entries, ItemId, Policies
+from koguma.core.routes import Candidate
+from koguma.envoy import names
+from koguma.envoy import routes as envoy_routes
+from koguma.envoy.proto_json import Data
+from koguma.envoy.snapshot import Failure
+from koguma.model import hostname
+from koguma.model.resource import Key
+from koguma.model.schema import Json
+
+# How long an answer may take is for a MeshTimeout to say: an edge serves downloads and event streams too.
+_DEFAULT_ACTION: Final[Data] = {"timeout": "0s"}
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+class HostRoutes(msgspec.Struct, frozen=True):
+    """A host name that a listener serves, and the entries of routes for it, by the routes' own host names."""
+
+    hostname: str
+    routes: tuple[tuple[str, Entries], ...]  # most exact host name first; entries in ascending precedence
+
+
+@question
+def served(db: Db, listener: Listener, routes: Policies, port: tuple[str, ...]) -> tuple[HostRoutes, ...]:
+    """The host names that a listener serves, most exact first; `port` are those of all of its port."""
+    attached = gateways.attached(db, routes).members
+    found = hostname.virtual_hosts(listener.hostname, [each.hostnames for each in attached], port)
+    return tuple(HostRoutes(host.hostname, tuple(_by_hostname(host, attached))) for host in found)
+
+
+def _by_hostname(
+    host: hostname.VirtualHost, attached: tuple[gateways.AttachedRoute, ...]
+) -> Iterator[tuple[str, Entries]]:
+    by_hostname: dict[str, list[ItemId]] = {}
+    for route in host.routes:
+        by_hostname.setdefault(route.hostname, []).append(attached[route.index].entry)
+    for name, entries in by_hostname.items():
+        yield name, tuple(reversed(entries))
+
+
+class HostSpec(msgspec.Struct, frozen=True, cache_hash=True):
+    """All that decides a virtual host of a gateway; equal for all proxies that share it."""
+
+    gateway: Key
+    zone: str  # of the proxies, whose own endpoints are nearest
+    listener: Listener
+    host: HostRoutes
+    overlays: PolicyOverlays
+    route_overlays: tuple[tuple[Key, PolicyOverlays], ...] = ()
+    reads_machine: bool = True  # whether direct responses may be files and variables of the proxy's machine
+
+
+class BuiltHost(msgspec.Struct, frozen=True):
+    """A virtual host, the backends that its routes need, and what of it could not be built."""
+
+    data: Data
+    backends: tuple[BackendPort, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+
+@question
+def virtual_host(db: Db, spec: HostSpec) -> BuiltHost:
+    """The virtual host of a host name; requests that no route takes are answered with 404."""
+    original = OriginalDestination(
+        Key(spec.gateway.kind, spec.gateway.mesh, spec.zone, "", spec.gateway.name), ""
+    )
+    route_overlays = dict(spec.route_overlays)
+    built: list[Data] = []
+    needed: dict[BackendPort, None] = {}
+    for candidate in _candidates(db, spec):
+        of_candidate = outbound_routes.of_candidate(db, candidate, original, needed)
+        policy_overlays = route_overlays.get(candidate.rule.origin, spec.overlays)
+        conf = candidate.rule.conf or {}
+        built += [
+            outbound_routes.with_overlays(each, policy_overlays, conf, _DEFAULT_ACTION)
+            for each in of_candidate
+        ]
+    refused: tuple[Failure, ...] = ()
+    if not spec.reads_machine:
+        built, refused = outbound_routes.without_machine_data(built)
+    name = spec.host.hostname
+    data = envoy_routes.virtual_host(name, built or [NOT_FOUND], (name,))
+    return BuiltHost(data, tuple(needed), refused)
+
+
+def _candidates(db: Db, spec: HostSpec) -> Iterator[Candidate]:
+    """Every match of every rule in the order in which a request tries them."""
+    for _, entries in spec.host.routes:
+        merged = [route_rules.resolved(rule)[0] for rule in items.route_rules(db, entries)]
+        for candidate in route_rules.ranked(merged):
+            yield _with_redirects(candidate, spec)
+
+
+def _with_redirects(candidate: Candidate, spec: HostSpec) -> Candidate:
+    conf: Mapping[str, Json] = candidate.rule.conf or {}
+    filters = conf.get("filters") or []
+    if not any(each.get("type") == "RequestRedirect" for each in filters):
+        return candidate
+    rewritten = [_redirect(each, spec) for each in filters]
+    rule = msgspec.structs.replace(candidate.rule, conf={**conf, "filters": rewritten})
+    return msgspec.structs.replace(candidate, rule=rule)
+
+
+def _redirect(filter_: Json, spec: HostSpec) -> Json:
+    """A redirect as the Gateway API means it: to the scheme's port where it names one, else to this port.
+
+    A port that is its scheme's own is not written. Envoy keeps the port that the client wrote, unless it is
+    given another or a whole host.
+    """
+    written = filter_.get("requestRedirect")
+    if filter_.get("type") != "RequestRedirect" or not written:
+        return filter_
+    own_scheme, own_port = "https" if spec.listener.has_tls else "http", spec.listener.port
+    scheme = written.get("scheme") or own_scheme
+    port = written.get("port") or (_DEFAULT_PORTS.get(scheme) if written.get("scheme") else own_port)
+    redirect = {**written, "port": port}
+    if port == _DEFAULT_PORTS.get(scheme):
+        is_host_known = bool(written.get("hostname")) or not hostname.is_wildcard(spec.host.hostname)
+        if is_host_known:
+            redirect["hostname"] = written.get("hostname") or spec.host.hostname
+        if is_host_known or own_port == _DEFAULT_PORTS[own_scheme]:
+            redirect["port"] = None
+    return {**filter_, "requestRedirect": redirect}
+
+
+def _answer(name: str, status: int) -> Data:
+    return {
+        "name": name,
+        "stat_prefix": name,
+        "match": {"prefix": "/"},
+        "direct_response": {"status": status},
+    }
+
+
+NOT_FOUND: Final = _answer(names.NOT_FOUND, 404)
+MISDIRECTED: Final = _answer(names.MISDIRECTED, 421)
+NO_HOST: Final = envoy_routes.virtual_host(names.NOT_FOUND, [NOT_FOUND])
+
+
+def misdirected(hostnames: tuple[str, ...]) -> Data:
+    """The virtual host for hosts of other listeners of a port, which need a connection of their own."""
+    return envoy_routes.virtual_host(names.MISDIRECTED, [MISDIRECTED], hostnames)

@@ -1,0 +1,195 @@
+"""Gateway listeners: where a built-in gateway takes connections from outside, one listener for each port.
+
+Requests of HTTP are told apart by their host, connections with TLS by their server name (SNI): a filter chain
+for each host name. Where there is no certificate for a name, its handshakes are refused, and no others.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from koguma.core import items
+from koguma.core.build import (
+    added_resources,
+    backends,
+    encoding,
+    endpoints,
+    gateway_certificates,
+    gateway_overlays,
+    inbound_listener,
+    logs,
+    outbound_listeners,
+    overlay_merge,
+    skeletons,
+)
+from koguma.core.build.backends import BackendPort, OriginalDestination
+from koguma.core.build.clusters import ClientContext
+from koguma.core.build.gateway_certificates import ListenerCertificates
+from koguma.core.build.gateway_spec import GatewayPort, ServedListener
+from koguma.core.gateways import attached
+from koguma.core.group import Group
+from koguma.core.incremental import Db, question
+from koguma.envoy import names, server_tls, snapshot
+from koguma.envoy.proto_json import Data
+from koguma.envoy.snapshot import Failure, Id, XdsResource
+from koguma.model import hostname, target_ref
+from koguma.model.resource import Key
+
+_HANDSHAKE_TIMEOUT: Final = "10s"
+# What Envoy's manual recommends where clients are not trusted: little is held for each of them.
+_BUFFER_BYTES: Final = 32 * 1024
+_HTTP2: Final[Data] = {
+    "allow_connect": True,
+    "max_concurrent_streams": 100,
+    "initial_stream_window_size": 64 * 1024,
+    "initial_connection_window_size": 1024 * 1024,
+}
+
+
+class Chain(msgspec.Struct, frozen=True):
+    """A filter chain, what it needs, and what comes beside the listener."""
+
+    data: Data
+    needs: tuple[Id, ...] = ()
+    resources: tuple[XdsResource | Failure, ...] = ()
+
+
+@question
+def listener(
+    db: Db, port: GatewayPort, client: ClientContext, address: str
+) -> tuple[XdsResource | Failure, ...]:
+    """The listener of a port at an address."""
+    name = encoding.kri(db, port.gateway, str(port.number))
+    if not name:
+        return (encoding.nameless(snapshot.LISTENER, port.gateway),)
+    if not endpoints.is_ip(address):
+        text = f'"{address}" is no IP, and Envoy needs one; write networking.address of the Dataplane'
+        return (Failure(snapshot.LISTENER, name, text, str(port.gateway)),)
+    if any(each.listener.is_cross_mesh for each in port.listeners):
+        text = "it is for other meshes (crossMesh), which cannot be served yet"
+        return (Failure(snapshot.LISTENER, name, text, str(port.gateway)),)
+    chains = tuple(_chains(db, port, client, name))
+    beside = tuple(each for chain in chains for each in chain.resources)
+    tags = {"kuma.io/unified-name": name}
+    data = skeletons.listener(name, ((address, port.number),), "INBOUND", tags, skeletons.ListenerBinding())
+    data["per_connection_buffer_limit_bytes"] = _BUFFER_BYTES
+    if port.listeners[0].listener.has_tls:
+        data["listener_filters"] = [inbound_listener.TLS_INSPECTOR]
+    data["filter_chains"] = [chain.data for chain in chains]
+    needs = dict.fromkeys(id_ for chain in chains for id_ in chain.needs)
+    return *beside, encoding.encoded(db, snapshot.LISTENER, name, data, needs, str(port.gateway))
+
+
+def _chains(db: Db, port: GatewayPort, client: ClientContext, name: str) -> Iterator[Chain]:
+    if not port.listeners[0].listener.has_tls:
+        yield _plain_chain(db, port, client, name)
+        return
+    for each in sorted(port.listeners, key=lambda each: hostname.precedence(each.listener.hostname)):
+        yield _tls_chain(db, port, client, name, each)
+
+
+def _plain_chain(db: Db, port: GatewayPort, client: ClientContext, name: str) -> Chain:
+    """The one chain of a port whose clients do not speak TLS; the first listener's policies shape it."""
+    first = port.listeners[0]
+    if first.listener.is_http:
+        return _http_chain(db, first, client, name)
+    return _tcp_chain(db, port, port.listeners, client, name)
+
+
+def _tls_chain(db: Db, port: GatewayPort, client: ClientContext, name: str, served: ServedListener) -> Chain:
+    """The chain of one host name, by server name; without one in the hello only that of `*` is left."""
+    own, chain_name = served.listener, names.on_host(name, served.listener.hostname)
+    match: Data = {"transport_protocol": "tls"}
+    if own.hostname != hostname.ANY:
+        match["server_names"] = [own.hostname]
+    named: Data = {"name": chain_name, "filter_chain_match": match}
+    certificates = gateway_certificates.of(db, port.gateway, own.section) if own.ends_tls else None
+    failures = tuple(_failures(certificates, chain_name, port.gateway)) if certificates else ()
+    if certificates and not certificates.secrets:
+        return Chain({**named, "filters": [server_tls.REFUSAL]}, (), failures)
+    chain = (
+        _http_chain(db, served, client, chain_name)
+        if own.is_http
+        else _tcp_chain(db, port, (served,), client, chain_name)
+    )
+    data = {**named, **chain.data}
+    if certificates:
+        alpn = server_tls.HTTP_ALPN if own.is_http else ()
+        data["transport_socket"] = server_tls.socket(certificates.secrets, alpn)
+        data["transport_socket_connect_timeout"] = _HANDSHAKE_TIMEOUT
+    secrets = ((snapshot.SECRET, secret) for secret in (certificates.secrets if certificates else ()))
+    return Chain(data, (*chain.needs, *secrets), (*chain.resources, *failures))
+
+
+def _failures(certificates: ListenerCertificates, name: str, gateway: Key) -> Iterator[Failure]:
+    for problem in certificates.problems:
+        yield Failure("certificate", name, f"{problem.path}: {problem}", str(gateway))
+    if certificates.problem and not certificates.problems:
+        yield Failure("certificate", name, certificates.problem, str(gateway))
+
+
+def _http_chain(db: Db, served: ServedListener, client: ClientContext, name: str) -> Chain:
+    of_listener = gateway_overlays.of(db, served, client.where("http", names.resource(name)))
+    skeleton = {"hcm": _hcm(name), "http_filters": skeletons.http_filters("http")}
+    parts = overlay_merge.with_overlays(skeleton, of_listener.listener.overlays)
+    parts = logs.with_logs(
+        parts, {encoding.kri(db, key, ""): overlays for key, overlays in of_listener.routes}
+    )
+    needs = ((snapshot.ROUTES, name), *added_resources.needed(parts))
+    beside = (*of_listener.listener.failures, *added_resources.clusters(db, parts))
+    return Chain({"filters": skeletons.chain(parts)}, needs, beside)
+
+
+def _hcm(name: str) -> Data:
+    """The connection manager of a listener whose clients are not trusted."""
+    return {
+        **skeletons.inbound_hcm(name, is_edge=True),
+        "http2_protocol_options": _HTTP2,
+        "common_http_protocol_options": {
+            "idle_timeout": skeletons.INBOUND_IDLE_TIMEOUT,
+            # Many programs read `a_b` and `a-b` as one header, and so would take what a client adds for ours.
+            "headers_with_underscores_action": "REJECT_REQUEST",
+        },
+        "merge_slashes": True,
+        "path_with_escaped_slashes_action": "UNESCAPE_AND_REDIRECT",
+        "strip_trailing_host_dot": True,
+    }
+
+
+def _tcp_chain(
+    db: Db, port: GatewayPort, served: tuple[ServedListener, ...], client: ClientContext, name: str
+) -> Chain:
+    of_listener = gateway_overlays.of(db, served[0], client.where("tcp", names.resource(name)))
+    target, backend_ports, route = _split(db, port, served, client)
+    policy_overlays = (
+        dict(of_listener.routes).get(route, of_listener.listener) if route else of_listener.listener
+    )
+    skeleton = {"tcp": skeletons.tcp_proxy(name, target, skeletons.INBOUND_IDLE_TIMEOUT)}
+    parts = logs.with_logs(overlay_merge.with_overlays(skeleton, policy_overlays.overlays))
+    needs = (*outbound_listeners.cluster_ids(db, backend_ports), *added_resources.needed(parts))
+    beside = (*policy_overlays.failures, *added_resources.clusters(db, parts))
+    return Chain({"filters": skeletons.chain(parts)}, needs, beside)
+
+
+def tcp_backends(db: Db, port: GatewayPort, client: ClientContext) -> tuple[BackendPort, ...]:
+    """The backends that the TCP and TLS chains of a port need."""
+    if port.listeners[0].listener.is_http:
+        return ()
+    groups = [(each,) for each in port.listeners] if port.protocol == "TLS" else [port.listeners]
+    return tuple(dict.fromkeys(each for served in groups for each in _split(db, port, served, client)[1]))
+
+
+def _split(
+    db: Db, port: GatewayPort, served: tuple[ServedListener, ...], client: ClientContext
+) -> tuple[Data, tuple[BackendPort, ...], Key | None]:
+    """Where connections go, and the route that says so; without one they are closed."""
+    policies = Group(sorted({key for each in served for key in each.of(target_ref.TCP_ROUTE)}))
+    entries = tuple(route.entry for route in reversed(attached(db, policies).members))
+    conf = items.conf(db, entries) if entries else {}
+    origin = entries[-1].policy if entries else None
+    original = OriginalDestination(
+        Key(port.gateway.kind, port.gateway.mesh, client.zone, "", port.gateway.name), "", is_http=False
+    )
+    split, backend_ports = backends.split(db, conf.get("backendRefs"), origin or port.gateway, original)
+    return outbound_listeners.tcp_target(split), backend_ports, origin
