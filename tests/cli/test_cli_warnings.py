@@ -15,7 +15,7 @@ from tests.kube_client import KubeClient
 PAGE = Path(__file__).parents[2] / "docs" / "lint.md"
 # Said by admission in words of its own, without the code that `lint` gives it.
 WITHOUT_A_CODE = ("KG004", "KG007")
-TOLD = ("KG001", "KG002", "KG003", "KG005", "KG006", "KG008", "KG009", "KG010", "KG011", "KG016")
+TOLD = ("KG001", "KG002", "KG003", "KG005", "KG006", "KG008", "KG009", "KG010", "KG011", "KG016", "KG028")
 
 
 def examples() -> dict[str, list[dict[str, Any]]]:
@@ -87,7 +87,9 @@ def test_a_dry_run_of_one_object_says_all_that_its_write_says(plane, code):
     written = plane("PUT", path, last).json.get("warnings")
     assert tried == written
     stored = plane("GET", f"{path}?format=kubernetes&namespace=mesh-default").json
-    kube = KubeClient(plane, stored["metadata"].get("namespace", ""), kind=last["type"])
+    # As Kuma prints it, a MeshGateway has no namespace; it is served in that of its mesh.
+    default = "mesh-default" if last["type"] == "MeshGateway" else ""
+    kube = KubeClient(plane, stored["metadata"].get("namespace", default), kind=last["type"])
     name, change = stored["metadata"]["name"], {"metadata": {"annotations": {"a": "b"}}}
     warned = [kube.patch(name, change, query=query).warnings for query in ({"dryRun": "All"}, {})]
     assert warned[0] == warned[1]
@@ -220,6 +222,11 @@ DELETIONS = {
         [SECRET, EXTERNAL],
         0,
         nowhere(f'MeshExternalService "bank" {WHERE} at spec.tls.verification.caCert'),
+    ),
+    "a certificate of a gateway": (
+        [{**SECRET, "name": "shop"}, EXAMPLES["KG028"][1]],
+        0,
+        nowhere(f'MeshGateway "edge" {WHERE} at conf.listeners[0].tls.certificates[0].secret'),
     ),
     "a collector of a policy": (
         [COLLECTOR, METRIC],

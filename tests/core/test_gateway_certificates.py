@@ -1,19 +1,21 @@
 """Which certificates a gateway's listeners present: the good ones, by secrets that no listener depends on."""
 
 import base64
+from datetime import datetime
 from typing import Any
 
 import pytest
 from building import database, encoder, stored
 
 from koguma.core import pipeline
+from koguma.core import problems as lint
 from koguma.core.build import gateway_certificates
 from koguma.core.build.gateway_certificates import ListenerCertificates
 from koguma.core.incremental import Db
 from koguma.envoy.snapshot import SECRET, XdsResource
 from koguma.model.resource import Key
 from tests import build
-from tests.tls_certificates import certificate, ecdsa_key, pem, rsa_key, server
+from tests.tls_certificates import DAY, NOW, certificate, ecdsa_key, pem, rsa_key, server
 
 SHOP = "443:shop.lan"
 GATEWAY = Key("MeshGateway", "default", "east", "", "edge")
@@ -27,7 +29,7 @@ def secret(name: str, text: str, **fields: Any) -> dict[str, Any]:
 def gateway(*sources: dict[str, str], hostname: str = "shop.lan") -> dict[str, Any]:
     tls = {"mode": "TERMINATE", "certificates": list(sources)}
     listener = {"port": 443, "protocol": "HTTPS", "hostname": hostname, "tls": tls}
-    other = {**listener, "hostname": "other.lan"}
+    other = {"port": 80, "protocol": "HTTP"}
     selectors = [{"match": {"kuma.io/service": "edge"}}]
     return build.document("MeshGateway", "edge", selectors=selectors, conf={"listeners": [other, listener]})
 
@@ -96,7 +98,7 @@ def test_two_are_presented_if_their_keys_differ_in_type():
     [
         (
             {"secret": "nowhere"},
-            'Secret "nowhere": there is no Secret "nowhere" in mesh "default"; write it, or name another one',
+            'Secret "nowhere": there is none of that name in the mesh; write it, or name another one',
         ),
         ({"secret": "bad"}, 'Secret "bad": missing server certificate'),
         (
@@ -107,7 +109,7 @@ def test_two_are_presented_if_their_keys_differ_in_type():
             {"file": "/etc/shop.pem"},
             "file certificate: files of the control plane are not read for gateways; write it into a Secret",
         ),
-        ({"secret": "dataplane-token-signing-key-1"}, 'Secret "dataplane-token-signing-key-1": "dataplane-'),
+        ({"secret": "dataplane-token-signing-key-1"}, 'Secret "dataplane-token-signing-key-1": is'),
         ({}, "inline certificate: names no Secret and holds nothing itself"),
     ],
 )
@@ -131,7 +133,7 @@ def test_without_any_good_one_there_is_a_reason_until_the_secret_is_mended():
     pipeline.take(db, [stored(secret("shop", ECDSA))])
     assert of(db) == ListenerCertificates(("cert:secret:default:shop",))
     pipeline.take(db, [], [stored(secret("shop", ECDSA)).key])
-    assert of(db).problem.startswith('Secret "shop": there is no Secret "shop"')
+    assert of(db).problem.startswith('Secret "shop": there is none of that name')
 
 
 def test_a_listener_that_has_none_or_is_not_there():
@@ -147,3 +149,51 @@ def test_what_people_may_know_has_no_key():
     assert (known.key_type, known.names, known.source) == ("ECDSA", ("shop.lan",), 'Secret "shop"')
     assert known.name_problem == 'has no name for "*.shop.lan"; it is for shop.lan'
     assert "PRIVATE" not in repr(known)
+
+
+def told(db: Db, now: datetime | None = None) -> list[str]:
+    return [
+        f"{each.path}: {each.message}" for each in lint.of_object(db, GATEWAY, now) if each.code == "KG028"
+    ]
+
+
+WHERE = 'listener 443:shop.lan of MeshGateway "edge" (mesh default zone east)'
+
+
+def test_lint_names_gateway_listener_secret_and_reason():
+    db = db_of(secret("shop", "nothing"), secret("other", RSA), gateway({"secret": "shop"}))
+    reason = 'Secret "shop": missing server certificate'
+    (text,) = told(db)
+    assert text == f"{AT}[0]: {WHERE} refuses every connection, and others work: {reason}"
+    pipeline.take(db, [stored(gateway({"secret": "shop"}, {"secret": "other"}))])
+    (text,) = told(db)
+    assert text == f"{AT}[0]: {WHERE} has one certificate less: {reason}"
+    (of_secret,) = lint.of_object(db, stored(secret("shop", "")).key)
+    assert of_secret.message == text.removeprefix(f"{AT}[0]: ")
+    assert lint.of_object(db, stored(secret("other", "")).key) == ()
+
+
+def test_lint_warns_of_what_clients_refuse():
+    short = server("shop.lan", not_before=NOW, not_after=NOW + DAY)
+    db = db_of(secret("shop", short), gateway({"secret": "shop"}))
+    before = f'clients of {WHERE} that verify it refuse its certificate: Secret "shop" '
+    after = "; it is presented nevertheless"
+    assert told(db) == told(db, NOW) == []
+    (text,) = told(db, NOW + DAY)
+    assert text == f"{AT}[0]: {before}has expired at {NOW + DAY:%Y-%m-%dT%H:%M:%SZ}{after}"
+    (text,) = told(db, NOW - DAY)
+    assert text == f"{AT}[0]: {before}is not valid before {NOW:%Y-%m-%dT%H:%M:%SZ}{after}"
+    pipeline.take(db, [stored(secret("shop", server("other.lan")))])
+    (text,) = told(db)
+    assert text == f'{AT}[0]: {before}has no name for "shop.lan"; it is for other.lan{after}'
+
+
+def test_check_warns_before_one_expires():
+    short = server("shop.lan", not_before=NOW, not_after=NOW + 10 * DAY)
+    db = db_of(secret("shop", short), gateway({"secret": "shop"}))
+    assert lint.of_gateways(db, NOW + 7 * DAY) == ()
+    (problem,) = lint.of_gateways(db, NOW + 9 * DAY)
+    end = f"{NOW + 10 * DAY:%Y-%m-%dT%H:%M:%SZ}"
+    assert problem.message == f'the certificate of {WHERE} expires at {end}: Secret "shop"; write a new one'
+    (problem,) = lint.of_gateways(db, NOW + 10 * DAY)
+    assert "has expired" in problem.message

@@ -211,7 +211,8 @@ def test_no_key_is_shown():
 )
 def test_dates_are_judged_at_a_time(at: datetime, problem: str):
     shown = problem.format(before=f"{NOW - DAY:%Y-%m-%dT%H:%M:%SZ}", after=f"{NOW + DAY:%Y-%m-%dT%H:%M:%SZ}")
-    assert tls_certificate.date_problem(good(GOOD), at) == shown
+    read = good(GOOD)
+    assert tls_certificate.date_problem(read.not_before, read.not_after, at) == shown
 
 
 @pytest.mark.parametrize("host", ["", "*", "shop.lan", "SHOP.lan.", "a.shop.lan", "*.shop.lan"])

@@ -18,6 +18,7 @@ from koguma.core.lint import permissions, referrers
 from koguma.core.lint.problem import ADVICE, DEPRECATED_ROUTE, NO_OBJECT
 from koguma.core.lint.referrers import Referrer
 from koguma.model.resource import Key, Resource
+from koguma.runtime.clock import now
 from koguma.store.contract import Change
 
 _LISTED_OBJECTS_MAX: Final = 5  # how many objects a warning lists by name
@@ -64,7 +65,7 @@ async def _asked(context: Context, dry_run: DryRunChanges, ask: Callable[[Db], T
 
 
 def _problem_texts(db: Db, key: Key, written: Collection[Key]) -> Iterator[str]:
-    for problem in problems.of_object(db, key):
+    for problem in problems.of_object(db, key, now()):
         if problem.code in (ADVICE, DEPRECATED_ROUTE):
             continue  # admission warns of it already
         if key == next((other for other in problem.objects if other in written), key):
@@ -78,6 +79,8 @@ def _can_have_problems(context: Context, key: Key) -> bool:
         "Dataplane",
         "HostnameGenerator",
         "Mesh",
+        "MeshGateway",
+        "Secret",
     )
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import click
@@ -99,7 +100,9 @@ def findings(loaded: LoadedFiles) -> list[LintFinding]:
     """All errors and warnings about the objects of the files, by place."""
     all_findings = [_invalid(document, violation) for document, violation in loaded.violations]
     warnings = {problems.warning(key, text): None for key, text in loaded.warnings}
-    warnings |= {problem: None for mesh in loaded.meshes for problem in problems.of_mesh(loaded.db, mesh)}
+    now = datetime.now(UTC)
+    of_meshes = (problems.of_mesh(loaded.db, mesh, now) for mesh in loaded.meshes)
+    warnings |= {problem: None for of_mesh in of_meshes for problem in of_mesh}
     all_findings += [
         _finding(problem, loaded)
         for problem in warnings

@@ -1,13 +1,14 @@
 """Checks of a control plane: what `koguma check` shows of its own parts; those of proxies are beside."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, Literal
 
 from koguma.application import secret_access
 from koguma.application.context import Context
 from koguma.application.live_engine import LiveEngine
 from koguma.core import services, world
-from koguma.core.problems import of_proxies
+from koguma.core.problems import Problem, of_gateways, of_proxies
 from koguma.core.services import ReconcileProblem
 from koguma.identity import certificates
 from koguma.kube import webhook_rules
@@ -57,6 +58,7 @@ class HealthChecks:
             *self._plugins(),
             *self._services(),
             *await self._dataplanes(),
+            *await self._gateways(),
             *self._secret_references(),
             *self._aggregated_servers(),
             *self._webhooks(),
@@ -155,13 +157,22 @@ class HealthChecks:
     async def _dataplanes(self) -> Sequence[Check]:
         """Problems of Dataplanes; most of those are written by no person, who would get them as warnings."""
         problems, _ = await self._engine.beside(of_proxies)
-        return [
-            *(
-                Check("dataplanes", each.severity, each.message, f"docs/lint.md has more under {each.code}")
-                for each in problems[:_SHOWN_MAX]
-            ),
-            *_more("dataplanes", len(problems) - _SHOWN_MAX),
-        ]
+        return _shown("dataplanes", problems)
+
+    async def _gateways(self) -> Sequence[Check]:
+        """Certificates of gateways: one may expire long after somebody has written it."""
+        problems, _ = await self._engine.beside(partial(of_gateways, now=now()))
+        return _shown("gateways", problems)
+
+
+def _shown(name: str, problems: Sequence[Problem]) -> Sequence[Check]:
+    return [
+        *(
+            Check(name, each.severity, each.message, f"docs/lint.md has more under {each.code}")
+            for each in problems[:_SHOWN_MAX]
+        ),
+        *_more(name, len(problems) - _SHOWN_MAX),
+    ]
 
 
 def _more(name: str, count: int) -> Iterator[Check]:

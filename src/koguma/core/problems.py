@@ -8,12 +8,14 @@ and the Inspect API those of the inspected one.
     of_object(db, key)      the same for any object
     of_mesh(db, mesh)       all problems of a mesh, sorted
     of_proxies(db)          those of Dataplanes alone, of all meshes
+    of_gateways(db, now)    those of gateways' certificates alone, of all meshes
 
 Every problem has a code with a section in docs/lint.md. These functions are no questions: what they ask is
 memoised, but a change does not run them again for whoever asked once.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -25,6 +27,7 @@ from koguma.core.lint import (
     egresses,
     external_addresses,
     external_plugins,
+    gateway_certificates,
     gateways,
     overlaps,
     permissions,
@@ -56,6 +59,7 @@ __all__ = [
     "OUTBOUND_TO_NOWHERE",
     "Problem",
     "keep",
+    "of_gateways",
     "of_mesh",
     "of_object",
     "of_policy",
@@ -100,8 +104,8 @@ def of_policy(db: Db, policy: Key) -> tuple[Problem, ...]:
     return _sorted(db, (problem for ask in _OF_POLICIES for problem in ask(db, policy)))
 
 
-def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
-    """The problems of an object of any kind, sorted."""
+def of_object(db: Db, key: Key, now: datetime | None = None) -> tuple[Problem, ...]:
+    """The problems of an object of any kind, sorted; without the time, certificates may have expired."""
     if key.kind in match.policy_kinds(db):
         return of_policy(db, key)
     if world.RESOURCES.get(db, key) is None:
@@ -110,11 +114,19 @@ def of_object(db: Db, key: Key) -> tuple[Problem, ...]:
         return _sorted(db, (*effects.advice(db, key), *_of_proxy(db, key)))
     if key.kind == "HostnameGenerator":
         return _sorted(db, (*effects.advice(db, key), *shared_hostnames.of_generator(db, key)))
+    if key.kind == "MeshGateway":
+        return _sorted(db, (*effects.advice(db, key), *_of_gateway(db, key, now)))
+    if key.kind == "Secret":
+        return _sorted(db, gateway_certificates.of_secret(db, key, now))
     conflicts = _of_destination(db, key) if key.kind in world.DESTINATION_KINDS else ()
     external = _of_external_service(db, key) if key.kind == "MeshExternalService" else ()
     of_mesh = _of_mesh_itself(db, key.name) if key.kind == "Mesh" else ()
-    of_gateway = gateways.of_gateway(db, key) if key.kind == "MeshGateway" else ()
-    return _sorted(db, (*effects.advice(db, key), *conflicts, *external, *of_mesh, *of_gateway))
+    return _sorted(db, (*effects.advice(db, key), *conflicts, *external, *of_mesh))
+
+
+def _of_gateway(db: Db, key: Key, now: datetime | None) -> Iterator[Problem]:
+    yield from gateways.of_gateway(db, key)
+    yield from gateway_certificates.of_gateway(db, key, now)
 
 
 def _of_mesh_itself(db: Db, mesh: str) -> Iterator[Problem]:
@@ -156,14 +168,22 @@ def _of_proxy(db: Db, proxy: Key) -> Iterator[Problem]:
     yield from gateways.of_proxy(db, proxy)
 
 
-def of_mesh(db: Db, mesh: str) -> tuple[Problem, ...]:
-    """All problems of a mesh, each once, sorted."""
+def of_gateways(db: Db, now: datetime) -> tuple[Problem, ...]:
+    """The problems of all gateways' certificates at a time, also of those that expire soon, sorted."""
+    keys = world.BY_KIND_EVERYWHERE.keys(db, "MeshGateway")
+    checks = gateway_certificates.of_gateway, gateway_certificates.ending
+    return _sorted(db, (problem for key in keys for check in checks for problem in check(db, key, now)))
+
+
+def of_mesh(db: Db, mesh: str, now: datetime | None = None) -> tuple[Problem, ...]:
+    """All problems of a mesh, each once, sorted; without the time, certificates may have expired."""
     kinds = [kind.name for _, kind in world.KINDS.items(db) if kind.is_mesh_scoped]
     keys = [key for name in kinds for key in world.BY_KIND.keys(db, (name, mesh))]
     keys.append(Key("Mesh", "", "", "", mesh))
     keys += [key for key in world.UNREADABLE.keys(db) if key.mesh == mesh]
     return _sorted(
-        db, (*(problem for key in keys for problem in of_object(db, key)), *ports.disagreements(db, mesh))
+        db,
+        (*(problem for key in keys for problem in of_object(db, key, now)), *ports.disagreements(db, mesh)),
     )
 
 

@@ -8,7 +8,7 @@ an argument. No key is part of a reason.
 
 import re
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -33,6 +33,7 @@ _KEYS: Final = ("PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY")
 _ENCRYPTED: Final = "ENCRYPTED PRIVATE KEY"
 _IGNORED: Final = ("EC PARAMETERS",)  # which `openssl ecparam -genkey` writes before a key
 _CURVES: Final = ("secp256r1", "secp384r1", "secp521r1")
+_SOON: Final = timedelta(days=14)
 _PEM: Final = serialization.Encoding.PEM
 _BEGIN: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]{1,64})-----")
 _NAMES: Final = (x509.DNSName, x509.IPAddress, x509.UniformResourceIdentifier)
@@ -78,13 +79,18 @@ def read_pair(chain: str, key: str) -> TlsCertificate | str:
     return read(f"{key}\n{chain}")
 
 
-def date_problem(certificate: TlsCertificate, now: datetime) -> str:
+def date_problem(not_before: datetime, not_after: datetime, now: datetime) -> str:
     """Why clients refuse a certificate now; empty where its dates are good."""
-    if now >= certificate.not_after:
-        return f"has expired at {_shown(certificate.not_after)}"
-    if now < certificate.not_before:
-        return f"is not valid before {_shown(certificate.not_before)}"
+    if now >= not_after:
+        return f"has expired at {_shown(not_after)}"
+    if now < not_before:
+        return f"is not valid before {_shown(not_before)}"
     return ""
+
+
+def ends_soon(not_before: datetime, not_after: datetime, now: datetime) -> bool:
+    """Whether a certificate is in the last two weeks of its life, or in the last fifth of a short one."""
+    return now < not_after < now + min(_SOON, (not_after - not_before) / 5)
 
 
 def name_problem(certificate: TlsCertificate, hostname: str) -> str:

@@ -21,7 +21,7 @@ from koguma.core.build import encoding, mesh_secret
 from koguma.core.incremental import Db, question
 from koguma.envoy import server_tls
 from koguma.envoy.snapshot import SECRET, Failure, XdsResource
-from koguma.model import tls_certificate
+from koguma.model import placeholder, reserved_secrets, tls_certificate
 from koguma.model.kri import SecretName
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -30,6 +30,8 @@ from koguma.model.violation import item
 
 _NONE: Final = "it has no certificate; write one in tls.certificates"
 _EMPTY: Final = "names no Secret and holds nothing itself"
+HIDDEN: Final = "is hidden from who may not read Secrets"  # where objects are read through the API
+_MISSING: Final = "there is none of that name in the mesh; write it, or name another one"
 _FILE: Final = "files of the control plane are not read for gateways; write it into a Secret"
 
 
@@ -38,6 +40,7 @@ class CertificateProblem(msgspec.Struct, frozen=True):
 
     path: str  # in the MeshGateway
     source: str  # such as `Secret "shop"`
+    secret: str  # the name of that Secret; empty for other sources
     reason: str
 
     def __str__(self) -> str:
@@ -59,9 +62,9 @@ class ListenerCertificates(msgspec.Struct, frozen=True):
 class PresentedCertificate(msgspec.Struct, frozen=True):
     """What people may know of a certificate."""
 
-    secret: str  # as Envoy knows it
     path: str
     source: str
+    secret: str  # the name of a Secret; empty for other sources
     key_type: str
     names: tuple[str, ...]
     not_before: datetime
@@ -74,8 +77,13 @@ class _Source(msgspec.Struct, frozen=True):
 
     path: str
     shown: str
-    secret: str  # the name of its secret in Envoy
+    sds_name: str
     fields: Json
+
+    @property
+    def secret(self) -> str:
+        """The name of the Secret that it is in; empty for other sources."""
+        return self.fields.get("secret") or ""
 
 
 @question
@@ -85,9 +93,9 @@ def of(db: Db, gateway: Key, section: str) -> ListenerCertificates:
     problems: list[CertificateProblem] = []
     for source, read in _chosen(db, gateway, section):
         if isinstance(read, str):
-            problems.append(CertificateProblem(source.path, source.shown, read))
+            problems.append(CertificateProblem(source.path, source.shown, source.secret, read))
         else:
-            names.append(source.secret)
+            names.append(source.sds_name)
     return ListenerCertificates(tuple(names), tuple(problems))
 
 
@@ -98,8 +106,8 @@ def resources(db: Db, gateway: Key, section: str) -> tuple[XdsResource | Failure
         encoding.encoded(
             db,
             SECRET,
-            source.secret,
-            server_tls.secret(source.secret, read.chain, read.key.reveal()),
+            source.sds_name,
+            server_tls.secret(source.sds_name, read.chain, read.key.reveal()),
             origin=str(gateway),
         )
         for source, read in _chosen(db, gateway, section)
@@ -113,9 +121,9 @@ def presented(db: Db, gateway: Key, section: str) -> tuple[PresentedCertificate,
     host = section.partition(":")[2]
     return tuple(
         PresentedCertificate(
-            source.secret,
             source.path,
             source.shown,
+            source.secret,
             read.key_type,
             read.names,
             read.not_before,
@@ -135,7 +143,7 @@ def _chosen(db: Db, gateway: Key, section: str) -> Iterator[tuple[_Source, TlsCe
         if isinstance(read, TlsCertificate) and read.key_type in types:
             yield (
                 source,
-                f'duplicate TLS certificate "{source.secret}": the one before is {read.key_type} too',
+                f'duplicate TLS certificate "{source.sds_name}": the one before is {read.key_type} too',
             )
             continue
         if isinstance(read, TlsCertificate):
@@ -175,11 +183,15 @@ def _read(db: Db, gateway: Key, source: Json) -> TlsCertificate | str:
     if source.get("file"):
         return _FILE
     text = source.get("inlineString") or mesh_secret.decoded(source.get("inline") or "")
+    if placeholder.is_placeholder(text):
+        return HIDDEN
     return tls_certificate.read(text) if text else _EMPTY
 
 
 @question
 def of_secret(db: Db, mesh: str, zone: str, name: str) -> TlsCertificate | str:
     """The certificate in a Secret, or the reason why there is none; one answer for all who name it."""
-    problem = mesh_secret.problem(db, mesh, zone, name)
-    return problem or tls_certificate.read(mesh_secret.text(db, mesh, zone, name) or "")
+    if reserved_secrets.is_reserved(name):  # stored before that was refused, or past the API
+        return reserved_secrets.MESSAGE
+    text = mesh_secret.text(db, mesh, zone, name)
+    return _MISSING if text is None else tls_certificate.read(text)

@@ -41,6 +41,7 @@ GATEWAY_UNSERVED: Final = "KG024"
 NO_GATEWAY: Final = "KG025"
 NOT_ON_GATEWAYS: Final = "KG026"
 GATEWAY_TIE: Final = "KG027"
+BAD_CERTIFICATE: Final = "KG028"
 
 # Every code, with its title.
 CODES: Final[Mapping[str, str]] = {
@@ -72,6 +73,7 @@ CODES: Final[Mapping[str, str]] = {
     NO_GATEWAY: "a built-in gateway without listeners",
     NOT_ON_GATEWAYS: "a route of the mesh that is for gateways only",
     GATEWAY_TIE: "gateways that only their names put in order",
+    BAD_CERTIFICATE: "a certificate of a gateway that clients do not get, or refuse",
 }
 
 

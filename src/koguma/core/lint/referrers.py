@@ -71,6 +71,7 @@ def _referrers(db: Db, mesh: str, kind: str) -> Iterator[Key]:
     """The objects of a mesh that may refer to those of a kind."""
     if kind == _SECRET:
         yield from world.BY_KIND.keys(db, ("MeshExternalService", mesh))
+        yield from world.BY_KIND.keys(db, (_GATEWAY, mesh))
         return
     for policy_kind in match.policy_kinds(db):
         yield from world.BY_KIND.keys(db, (policy_kind, mesh))
@@ -82,7 +83,7 @@ def _references(db: Db, by: Key, kind: str) -> Iterator[_WrittenReference]:
     if by.kind == "Dataplane":
         return _of_proxy(db, by)
     if kind == _SECRET:
-        return _of_external_service(db, by)
+        return _of_gateway(db, by) if by.kind == _GATEWAY else _of_external_service(db, by)
     spec = clean_spec(db, by)
     if kind == _COLLECTOR:
         return (_WrittenReference(path, ref) for path, ref in _collectors(spec, "spec"))
@@ -130,6 +131,17 @@ def _of_proxy(db: Db, proxy: Key) -> Iterator[_WrittenReference]:
     for index, outbound in enumerate(networking.get("outbound") or ()):
         if outbound.get("backendRef"):
             yield _WrittenReference(f"networking.outbound[{index}].backendRef", outbound["backendRef"])
+
+
+def _of_gateway(db: Db, gateway: Key) -> Iterator[_WrittenReference]:
+    """The certificates of a MeshGateway's listeners that are in Secrets."""
+    resource = world.RESOURCES.get(db, gateway)
+    listeners = ((resource.spec.get("conf") or {}).get("listeners") or ()) if resource else ()
+    for number, listener in enumerate(listeners):
+        for index, source in enumerate((listener.get("tls") or {}).get("certificates") or ()):
+            if source.get("secret"):
+                path = f"conf.listeners[{number}].tls.certificates[{index}].secret"
+                yield _WrittenReference(path, {"kind": _SECRET, "name": source["secret"]})
 
 
 def _of_external_service(db: Db, service: Key) -> Iterator[_WrittenReference]:
