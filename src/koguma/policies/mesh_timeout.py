@@ -329,8 +329,9 @@ _DEFAULTS: Final = (
     _default(
         "mesh-gateways-timeout-all",
         "Gateway",
-        {"idleTimeout": "5m0s", "http": {"streamIdleTimeout": "5s", "requestHeadersTimeout": "500ms"}},
-        {"idleTimeout": "1h0m0s", "http": {"streamIdleTimeout": "5s"}},
+        # Kuma's 5s and 500ms cut off event streams, WebSockets and clients on slow lines.
+        {"idleTimeout": "5m0s", "http": {"streamIdleTimeout": "1h0m0s", "requestHeadersTimeout": "10s"}},
+        {"idleTimeout": "1h0m0s", "http": {"streamIdleTimeout": "1h0m0s"}},
     ),
 )
 
