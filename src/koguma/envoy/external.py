@@ -215,6 +215,16 @@ def _sockets(endpoints: Sequence[ExternalEndpoint], tls: Tls) -> Data:
     return {**named, "transport_socket_matches": [chosen]}
 
 
+def socket(tls: Tls, alpn: Sequence[str] = ()) -> Data:
+    """A transport socket for endpoints that all have the name `tls.server_name`."""
+    found = _socket(tls, _nameless((), tls))
+    if alpn:
+        context = found["typed_config"]
+        common = {**context["common_tls_context"], "alpn_protocols": list(alpn)}
+        found = {**found, "typed_config": {**context, "common_tls_context": common}}
+    return found
+
+
 class _ServerIdentity(msgspec.Struct, frozen=True):
     """The SNI to send, and the names that the certificate may have."""
 

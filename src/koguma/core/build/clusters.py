@@ -21,10 +21,13 @@ from koguma.core.build import (
     zone_egress,
 )
 from koguma.core.build.overlays import MergedConfs, PolicyOverlays
+from koguma.core.gateway_api import backend_tls
+from koguma.core.gateway_api.backend_tls import BackendTls
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind
 from koguma.core.world import Pairs
+from koguma.envoy import external as envoy_external
 from koguma.envoy import proto_json
 from koguma.envoy.external import HTTP_OPTIONS
 from koguma.envoy.proto_json import Data
@@ -84,6 +87,9 @@ def cluster(db: Db, spec: ClusterSpec) -> tuple[XdsResource | Failure, ...]:
     if spec.destination.kind == "MeshExternalService":
         through_egress = not spec.client.is_egress and zone_egress.carries(db, spec.destination)
         return _through_egress(db, spec, name) if through_egress else _external(db, spec, name)
+    backend = backend_tls.of(db, spec.destination, port.section)
+    if backend is not None:
+        return _with_own_tls(db, spec, name, backend)
     skeleton = {"cluster": _skeleton(name, spec.subsets), "http_options": _HTTP2}
     parts = overlay_merge.with_overlays(skeleton, spec.overlays.overlays)
     if spec.overlays.locality is not None and spec.overlays.locality.affinity_tags:
@@ -93,6 +99,36 @@ def cluster(db: Db, spec: ClusterSpec) -> tuple[XdsResource | Failure, ...]:
     needs = ((ENDPOINTS, name), *(tls.secrets(spec.client.mesh) if transport else ()))
     resource = encoding.encoded(db, CLUSTER, name, data, needs, str(spec.destination))
     return resource, *spec.overlays.failures
+
+
+_ALPN: Final = {"http": ("http/1.1",), "http2": ("h2",), "grpc": ("h2",)}
+
+
+def _with_own_tls(
+    db: Db, spec: ClusterSpec, name: str, backend: BackendTls
+) -> tuple[XdsResource | Failure, ...]:
+    """The cluster of a service that has certificates of its own, and no proxies of the mesh."""
+    if backend.problem:  # calls fail: they would reach nobody knows whom
+        return (encoding.encoded(db, CLUSTER, name, _closed(name), (), str(spec.destination)),)
+    port = world.port(db, spec.destination, spec.section)
+    protocol = port.protocol if port else "tcp"
+    options = envoy_external.http_options(protocol)
+    skeleton: dict[str, Data] = {"cluster": _skeleton(name, spec.subsets)}
+    if options is not None:
+        skeleton["http_options"] = options
+    parts = overlay_merge.with_overlays(skeleton, spec.overlays.overlays)
+    names = tuple(envoy_external.San(each) for each in backend.names)
+    tls_spec = envoy_external.Tls(
+        version_min="TLSv1_2", server_name=backend.hostname, sans=names, ca=backend.ca
+    )
+    transport = envoy_external.socket(tls_spec, _ALPN.get(protocol, ()))
+    data = _cluster_data(parts, is_http=options is not None, transport=transport)
+    resource = encoding.encoded(db, CLUSTER, name, data, ((ENDPOINTS, name),), str(spec.destination))
+    return resource, *spec.overlays.failures
+
+
+def _closed(name: str) -> Data:
+    return {"name": name, "type": "STATIC", "connect_timeout": "5s"}  # no endpoints: calls fail
 
 
 def cluster_overlays(
@@ -280,8 +316,7 @@ def _external(db: Db, spec: ClusterSpec, name: str) -> tuple[XdsResource | Failu
     outside = external.of(db, spec.destination, spec.section)
     client = spec.client
     if zone_egress.is_forbidden(db, spec.destination, spec.section, client.zone, client.uris):
-        closed = {"name": name, "type": "STATIC", "connect_timeout": "5s"}  # no endpoints: calls fail
-        return (encoding.encoded(db, CLUSTER, name, closed, (), str(spec.destination)),)
+        return (encoding.encoded(db, CLUSTER, name, _closed(name), (), str(spec.destination)),)
     if outside is None or outside.problem:
         text = outside.problem if outside else "it has no such port"
         return (Failure(CLUSTER, name, text, str(spec.destination)),)
