@@ -20,7 +20,7 @@ Derive = Callable[[Db, Key], tuple[DerivedResource, ...]]
 
 # What the objects of a kind become, by the name under which the kind is stored.
 SOURCES: Final[Mapping[str, Derive]] = {
-    objects.HTTP_ROUTE: routes.derived,
+    **dict.fromkeys(objects.ROUTES, routes.derived),
 }
 
 

@@ -30,6 +30,7 @@ _SAME: Final[Mapping[str, str]] = {
     "RequestRedirect": "requestRedirect",
     "URLRewrite": "urlRewrite",
 }
+_EXTENSION: Final = "ExtensionRef"
 _MIRROR: Final = "RequestMirror"
 _TARGET: Final = {"kind": "MeshService", "name": "any"}
 _OF_BACKENDS: Final = ("RequestHeaderModifier", "ResponseHeaderModifier")
@@ -113,9 +114,9 @@ class _RuleConversion:
         if {"RequestRedirect", "URLRewrite"} <= types:
             message = f"{self._path}.filters: RequestRedirect and URLRewrite exclude each other"
             raise Unsupported(message, INCOMPATIBLE_FILTERS)
-        if "RequestRedirect" in types:
-            return {"filters": filters}  # it answers the requests; backends beside it are never asked
         backends = list(self._backends()) or [{"kind": NO_BACKEND}]
+        if types & {"RequestRedirect", _EXTENSION}:
+            return {"filters": filters}  # it answers the requests; backends beside it are never asked
         return {"filters": filters, "backendRefs": backends, **settings}
 
     def _filters(self) -> Iterator[Mapping[str, Json]]:
@@ -134,8 +135,17 @@ class _RuleConversion:
             yield from self._mirror(objects.fields(written.get("requestMirror")), f"{path}.requestMirror")
         elif kind == cors.TYPE:
             yield rule_settings.cors_filter(written, path)
+        elif kind == _EXTENSION:
+            yield self._extension(objects.fields(written.get("extensionRef")), f"{path}.extensionRef")
         else:
             raise Unsupported(f"{path}.type: filters of type {kind} are not supported")
+
+    def _extension(self, ref: Mapping[str, Json], path: str) -> Mapping[str, Json]:
+        """A filter of another kind: never skipped, so requests are answered with an error without it."""
+        kind, group = objects.text(ref.get("kind")), objects.text(ref.get("group"))
+        message = f"{path}: there is no filter of kind {kind} in group {group}"
+        self.problems.append(RefProblem(backend_refs.INVALID_KIND, message))
+        return {"type": _EXTENSION}
 
     def _mirror(self, mirror: Mapping[str, Json], path: str) -> Iterator[Mapping[str, Json]]:
         """A copy of requests; one that leads nowhere is not made, as the Gateway API has it."""
@@ -203,7 +213,7 @@ def _check(db: Db, rule: ConvertedRule) -> None:
 
 
 def _plain_filter(written: Mapping[str, Json]) -> Mapping[str, Json]:
-    if written["type"] == cors.TYPE:
+    if written["type"] in (cors.TYPE, _EXTENSION):
         return _CHECKED
     if written["type"] != _MIRROR:
         return written

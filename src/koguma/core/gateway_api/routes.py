@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from koguma.core import world
-from koguma.core.gateway_api import conversion, http_rules, objects, parents
+from koguma.core.gateway_api import conversion, grpc_rules, http_rules, objects, parents, stream_rules
 from koguma.core.gateway_api.attachment import RouteListener
 from koguma.core.gateway_api.backend_refs import RouteScope
 from koguma.core.gateway_api.conversion import Conversion, ConvertedRule
@@ -29,6 +29,9 @@ class RouteKind(NamedTuple):
 
 KINDS: Final[Mapping[str, RouteKind]] = {
     objects.HTTP_ROUTE: RouteKind(http_rules.converted, target_ref.HTTP_ROUTE),
+    objects.GRPC_ROUTE: RouteKind(grpc_rules.converted, target_ref.HTTP_ROUTE),
+    objects.TCP_ROUTE: RouteKind(stream_rules.converted, target_ref.TCP_ROUTE),
+    objects.TLS_ROUTE: RouteKind(stream_rules.converted, target_ref.TCP_ROUTE),
 }
 
 
