@@ -19,7 +19,7 @@ from koguma.core.build import encoding, network, snapshot
 from koguma.core.build.network import NodeMetadata
 from koguma.core.build.snapshot_watcher import SnapshotWatcher
 from koguma.core.incremental import Db
-from koguma.envoy import external, schema
+from koguma.envoy import external, schema, virtual_hosts
 from koguma.envoy.encode import Encoder
 from koguma.envoy.external import ExternalEndpoint
 from koguma.envoy.snapshot import TYPES, Snapshot, XdsResource
@@ -159,6 +159,7 @@ def _ordered(found: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def plain(of: Snapshot) -> dict[str, dict[str, Any]]:
     """All that a proxy gets, by type and name."""
+    of = virtual_hosts.inlined(of)  # routes are easier to read with their hosts
     return {type_: {name: decoded(p) for name, p in sorted(of.of_type(type_).items())} for type_ in TYPES}
 
 

@@ -88,7 +88,7 @@ class Patcher:
         draft.CopyFrom(message)  # a modification that fails half way leaves no trace
         if not self._editor.edited(modification, resource.type, draft):
             return message
-        if modification.removes_resource:
+        if modification.removes_resource(resource.type):
             return None
         if draft.name != resource.name:
             raise unpatchable(

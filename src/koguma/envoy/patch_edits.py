@@ -10,7 +10,7 @@ from typing import Any, Final
 from koguma.envoy import proto_json
 from koguma.envoy.patch_messages import Messages, unpatchable
 from koguma.envoy.patch_modifications import MESSAGES, ParsedModification
-from koguma.envoy.snapshot import LISTENER
+from koguma.envoy.snapshot import LISTENER, VIRTUAL_HOST
 from koguma.model.tags import ANY
 
 _HCM_TYPE: Final = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
@@ -36,7 +36,7 @@ class Editor:
                 return self._managers(message, lambda manager: self._list(modification, manager.http_filters))
             case "virtualHost" if type_ == LISTENER:
                 return self._managers(message, lambda manager: self._own_hosts(modification, manager))
-            case "virtualHost":
+            case "virtualHost" if type_ != VIRTUAL_HOST:
                 return self._list(modification, message.virtual_hosts)
             case _ if modification.operation == "Patch":
                 self._patch(modification, message)

@@ -11,7 +11,7 @@ import msgspec
 
 from koguma.envoy.encode import Encoder, Unencodable
 from koguma.envoy.patch_messages import Messages, Unpatchable, unpatchable
-from koguma.envoy.snapshot import CLUSTER, LISTENER, ROUTES, Failure, Id, XdsResource
+from koguma.envoy.snapshot import CLUSTER, LISTENER, ROUTES, VIRTUAL_HOST, Failure, Id, XdsResource
 from koguma.model import documents, violation
 from koguma.model.documents import BadDocument
 from koguma.model.schema import Json
@@ -25,13 +25,14 @@ MESSAGES: Final[Mapping[str, str]] = {
     "httpFilter": "envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter",
     "virtualHost": "envoy.config.route.v3.VirtualHost",
 }
-# The types of resources in which it may be. Routes are mostly sent apart (RDS), but some are in a listener.
+# The types of resources in which it may be. Routes are mostly sent apart (RDS), but some are in a listener,
+# and virtual hosts of a gateway are sent apart from their routes (VHDS).
 _FOUND_IN: Final[Mapping[str, tuple[str, ...]]] = {
     "cluster": (CLUSTER,),
     "listener": (LISTENER,),
     "networkFilter": (LISTENER,),
     "httpFilter": (LISTENER,),
-    "virtualHost": (ROUTES, LISTENER),
+    "virtualHost": (ROUTES, LISTENER, VIRTUAL_HOST),
 }
 
 
@@ -70,6 +71,8 @@ class ParsedModification(msgspec.Struct, frozen=True):
         type_, name = id_
         if self.added is not None or type_ not in _FOUND_IN[self.kind]:
             return False
+        if type_ == VIRTUAL_HOST:
+            return self.match.origin in (None, origin) and self._matches_host(name)
         return self.match.origin in (None, origin) and self._resource_name(type_) in (None, name)
 
     def _resource_name(self, type_: str) -> str | None:
@@ -81,10 +84,16 @@ class ParsedModification(msgspec.Struct, frozen=True):
             case _:
                 return self.match.listener
 
-    @property
-    def removes_resource(self) -> bool:
-        """Whether it removes a whole resource."""
-        return self.operation == "Remove" and self.kind in (CLUSTER, LISTENER)
+    def _matches_host(self, name: str) -> bool:
+        """Whether it changes a virtual host that is sent apart, named in full or by its host."""
+        if self.operation not in ("Patch", "Remove"):
+            return False  # others are added to the routes
+        routes, _, host = name.rpartition("/")
+        return self.match.name in (None, name, host) and self.match.route_configuration in (None, routes)
+
+    def removes_resource(self, type_: str) -> bool:
+        """Whether it removes a whole resource of that type."""
+        return self.operation == "Remove" and (self.kind in (CLUSTER, LISTENER) or type_ == VIRTUAL_HOST)
 
     def failure(self, id_: Id, violations: Iterable[Violation]) -> Failure:
         """The failure to report where it cannot be applied."""

@@ -6,8 +6,6 @@ no outbounds: what it calls are the backends that its routes name, with its own 
 
 from itertools import chain
 
-import msgspec
-
 from koguma.core.build import (
     clusters,
     encoding,
@@ -18,7 +16,6 @@ from koguma.core.build import (
     outbound,
     outbound_shards,
 )
-from koguma.core.build.backends import BackendPort
 from koguma.core.build.clusters import ClientContext
 from koguma.core.build.gateway_spec import GatewayPort, GatewaySpec
 from koguma.core.build.outbound_clusters import Required, RequiredCluster
@@ -26,13 +23,6 @@ from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.envoy.snapshot import Bundle
 from koguma.model.resource import Key
-
-
-class Served(msgspec.Struct, frozen=True):
-    """The routes and certificates of one port, and the clusters that it requires, by shard number."""
-
-    bundle: Bundle
-    required: tuple[tuple[int, Required], ...]
 
 
 def listeners(db: Db, proxy: Key, spec: GatewaySpec) -> Bundle:
@@ -46,33 +36,33 @@ def listeners(db: Db, proxy: Key, spec: GatewaySpec) -> Bundle:
 @question
 def shared(db: Db, spec: GatewaySpec) -> tuple[Bundle, Bundle]:
     """What all proxies with this spec share: routes with clusters, and the endpoints of these."""
-    ports = [served(db, port, spec.client) for port in spec.ports]
-    called, load_assignments = outbound.called(
-        db, spec.proxy_class, Group(each.required for each in ports), spec.client
-    )
-    bundle = outbound_shards.joined((*(each.bundle for each in ports), *called))
+    required = Group(_required(db, port, spec.client) for port in spec.ports)
+    called, load_assignments = outbound.called(db, spec.proxy_class, required, spec.client)
+    ports = (_served(db, port, spec.client) for port in spec.ports)
+    bundle = outbound_shards.joined((*ports, *called))
     endpoints = clusters.assignments(db, load_assignments, spec.client.zone, spec.client.affinity)
     return bundle, endpoints
 
 
 @question
-def served(db: Db, port: GatewayPort, client: ClientContext) -> Served:
-    """What a port serves and presents, apart from its listener."""
-    built = [gateway_routes.configuration(db, spec) for spec in gateway_routes.specs(db, port, client)]
-    backends = dict.fromkeys(backend for each in built for backend in each.backends)
-    backends |= dict.fromkeys(gateway_listeners.tcp_backends(db, port, client))
+def _served(db: Db, port: GatewayPort, client: ClientContext) -> Bundle:
+    """The routes and certificates of a port, apart from its listener."""
     secrets = (
         gateway_certificates.resources(db, port.gateway, each.listener.section)
         for each in port.listeners
         if each.listener.ends_tls
     )
-    bundle = encoding.bundled(chain.from_iterable((*secrets, *(each.resources for each in built))))
-    return Served(bundle, _by_shard(backends))
+    routes = (gateway_routes.configuration(db, spec) for spec in gateway_routes.specs(db, port, client))
+    return outbound_shards.joined((encoding.bundled(chain.from_iterable(secrets)), *routes))
 
 
-def _by_shard(backends: dict[BackendPort, None]) -> tuple[tuple[int, Required], ...]:
+@question
+def _required(db: Db, port: GatewayPort, client: ClientContext) -> tuple[tuple[int, Required], ...]:
+    """The clusters that a port requires, by shard number."""
+    routes = (gateway_routes.backends(db, spec) for spec in gateway_routes.specs(db, port, client))
+    backends = (*chain.from_iterable(routes), *gateway_listeners.tcp_backends(db, port, client))
     required: dict[int, dict[RequiredCluster, None]] = {}
-    for backend in backends:
+    for backend in dict.fromkeys(backends):
         keys = tuple(name for name, _ in backend.subset)
         cluster = RequiredCluster(backend.destination, backend.section, keys)
         required.setdefault(outbound_shards.shard_number(backend.destination), {})[cluster] = None
