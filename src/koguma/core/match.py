@@ -215,7 +215,7 @@ def _inbounds(db: Db, proxy: Proxy, gateway: Key | None) -> Iterator[tuple[str, 
             yield listener.section, pairs({**dict(proxy.gateway_tags), **dict(listener.tags)})
 
 
-class GatewayListener(msgspec.Struct, frozen=True):
+class SelectableListener(msgspec.Struct, frozen=True):
     """What selectors see of a listener of a MeshGateway; `section` is unique in its gateway."""
 
     section: str  # `<port>:<host name or *>`
@@ -229,13 +229,13 @@ def listener_section(listener: Json) -> str:
 
 
 @question
-def listeners(db: Db, gateway: Key) -> tuple[GatewayListener, ...]:
+def listeners(db: Db, gateway: Key) -> tuple[SelectableListener, ...]:
     """The listeners of a MeshGateway."""
     resource = world.RESOURCES.get(db, gateway)
     spec = resource.spec if resource else {}
     shared = spec.get("tags") or {}
     return tuple(
-        GatewayListener(
+        SelectableListener(
             listener_section(listener),
             listener.get("name") or "",
             pairs({**shared, **(listener.get("tags") or {})}),
