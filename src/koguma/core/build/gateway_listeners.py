@@ -30,7 +30,7 @@ from koguma.core.build.gateway_spec import GatewayPort, ServedListener
 from koguma.core.gateways import attached
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
-from koguma.envoy import names, server_tls, snapshot
+from koguma.envoy import names, route_settings, server_tls, snapshot
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import Failure, Id, XdsResource
 from koguma.model import hostname, target_ref
@@ -131,7 +131,9 @@ def _failures(certificates: ListenerCertificates, name: str, gateway: Key) -> It
 
 def _http_chain(db: Db, served: ServedListener, client: ClientContext, name: str) -> Chain:
     of_listener = gateway_overlays.of(db, served, client.where("http", names.resource(name)))
-    skeleton = {"hcm": _hcm(name), "http_filters": skeletons.http_filters("http")}
+    # Filters that act where a route says so are there in any case: a new route changes no listener.
+    http_filters = {**route_settings.FILTERS, **skeletons.http_filters("http")}
+    skeleton = {"hcm": _hcm(name), "http_filters": http_filters}
     parts = overlay_merge.with_overlays(skeleton, of_listener.listener.overlays)
     parts = logs.with_logs(
         parts, {encoding.kri(db, key, ""): overlays for key, overlays in of_listener.routes}
