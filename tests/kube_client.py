@@ -20,7 +20,12 @@ TABLE = f"application/json;as=Table;v=v1;{META}"
 PARTIAL = f"application/json;as=PartialObjectMetadata;v=v1;{META}"
 PARTIAL_LIST = f"application/json;as=PartialObjectMetadataList;v=v1;{META}"
 ANONYMOUS = {"X_Forwarded_For": "192.0.2.1"}  # no local user any more, and no token either
-PLURALS = {"Mesh": "meshes", "MeshProxyPatch": "meshproxypatches", "MeshRetry": "meshretries"}
+PLURALS = {
+    "GatewayClass": "gatewayclasses",
+    "Mesh": "meshes",
+    "MeshProxyPatch": "meshproxypatches",
+    "MeshRetry": "meshretries",
+}
 
 
 class KubeClient:

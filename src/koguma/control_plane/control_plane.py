@@ -58,6 +58,7 @@ from koguma.model.schema import Json
 from koguma.reconcile import initial_objects
 from koguma.reconcile.aggregated_roles import RoleAggregator
 from koguma.reconcile.aggregated_servers import AggregatedServers
+from koguma.reconcile.gateway_api_statuses import GatewayApiStatuses
 from koguma.reconcile.housekeeping import Housekeeper
 from koguma.reconcile.namespace_contents import NamespaceContents
 from koguma.reconcile.quotas import QuotaStatuses
@@ -145,6 +146,7 @@ class ControlPlane:
             ca = identity.ca or identity.certificate
             self._run("contents of namespaces", NamespaceContents(context, ca).run)
         self._run("statuses of quotas", QuotaStatuses(context, now).run)
+        self._run("statuses of the Gateway API", GatewayApiStatuses(context, now).run)
         self._run("review of watches", self._open_watches.run)
         # It returns at once where the C library has nothing to offer.
         self._tasks.append(
