@@ -7,7 +7,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from koguma.application import field_ownership, inline_secrets, machine_access, namespaces, secret_access
+from koguma.application import (
+    field_ownership,
+    inline_secrets,
+    machine_access,
+    namespaces,
+    presented_certificates,
+    secret_access,
+)
 from koguma.application.context import Context, mesh_key
 from koguma.application.write_access import WriteAccess
 from koguma.core import admission, defaults, identity, statuses
@@ -79,6 +86,7 @@ def put(
     machine_access.check(context, access.writer, admitted.resource, before)
     try:
         resource = secret_access.checked(context, access.writer, admitted.resource, before)
+        presented_certificates.check(context, resource, before)
     except Invalid as error:
         raise Invalid(list(_at_root(draft, error.violations))) from None
     admitted = msgspec.structs.replace(admitted, resource=resource)

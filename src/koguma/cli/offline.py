@@ -266,15 +266,16 @@ def _secrets(client: ApiClient, path: str) -> Iterator[Json]:
 
 def _resource(value: Json, kinds: Kinds) -> Resource | None:
     kind = kinds.get(value["type"])
-    if kind is None or not value.get("kri"):
+    if kind is None or not (value.get("kri") or kind.name == _SECRET):
         return None
-    own, draft = kri.parse(value["kri"]), forms.read_plain(value, kind)
+    draft = forms.read_plain(value, kind)
+    key = _key(value, draft)
     return Resource(
         kind=kind.name,
-        mesh=own.mesh,
-        zone=own.zone,
-        namespace=own.namespace,
-        name=own.name,
+        mesh=key.mesh,
+        zone=key.zone,
+        namespace=key.namespace,
+        name=key.name,
         core_name=draft.name,
         labels=draft.labels,
         annotations=_ready(draft.labels),
@@ -282,6 +283,15 @@ def _resource(value: Json, kinds: Kinds) -> Resource | None:
         status=value.get("status"),
         creation_time=value.get("creationTime", ""),
     )
+
+
+def _key(value: Json, draft: Draft) -> Key:
+    """The key of an object; a Secret has no identifier, its labels say where it is from."""
+    if not value.get("kri"):
+        zone = draft.labels.get(labels.ZONE, "")
+        return Key(draft.kind.name, value.get("mesh", ""), zone, "", draft.name)
+    own = kri.parse(value["kri"])
+    return Key(draft.kind.name, own.mesh, own.zone, own.namespace, own.name)
 
 
 def _ready(own: Mapping[str, str]) -> dict[str, str]:
