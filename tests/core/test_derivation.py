@@ -26,7 +26,9 @@ def namespaced(name: str, namespace: str = "shop") -> Resource:
 
 
 def keys(db: Db) -> list[Key]:
-    return [key for key, each in world.RESOURCES.items(db) if isinstance(each, DerivedResource)]
+    """What routes became; the Gateway becomes a MeshGateway."""
+    found = [key for key, each in world.RESOURCES.items(db) if isinstance(each, DerivedResource)]
+    return [key for key in found if key.kind != "MeshGateway"]
 
 
 def loaded(*resources: Resource) -> Db:

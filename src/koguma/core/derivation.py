@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from koguma.core import world
-from koguma.core.gateway_api import objects, routes
+from koguma.core.gateway_api import gateways, objects, routes
 from koguma.core.incremental import Db, Watcher, question
 from koguma.core.inputs import Input
 from koguma.model.derived import DerivedResource
@@ -20,6 +20,7 @@ Derive = Callable[[Db, Key], tuple[DerivedResource, ...]]
 
 # What the objects of a kind become, by the name under which the kind is stored.
 SOURCES: Final[Mapping[str, Derive]] = {
+    objects.GATEWAY: gateways.derived,
     **dict.fromkeys(objects.ROUTES, routes.derived),
 }
 

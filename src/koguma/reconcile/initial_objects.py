@@ -15,9 +15,11 @@ from koguma.application.context import Context
 from koguma.core import defaults, identity
 from koguma.identity import files, tokens
 from koguma.identity.claims import USER, ZONE
-from koguma.kube import rbac_defaults
+from koguma.kube import native, rbac_defaults
 from koguma.kube.kinds import NATIVE_KINDS
+from koguma.kube.kinds.gateway_api import gateways
 from koguma.model.errors import Unauthenticated
+from koguma.model.gateway_api.references import CLASS_NAME, CONTROLLER
 from koguma.model.redacted import Redacted
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
@@ -65,11 +67,22 @@ async def fill_kubernetes(context: Context) -> None:
     places = (identity.DEFAULT_NAMESPACE, context.control_plane.system_namespace)
     wanted = [namespaces.new_namespace(name) for name in places]
     documents = (*rbac_defaults.default_roles(context.kinds), *rbac_defaults.default_bindings())
-    wanted += [_native(document) for document in documents]
+    wanted += [*(_native(document) for document in documents), gateway_class()]
     operations = [operation for resource in wanted for operation in _brought(context, resource)]
     if operations:
         transaction = Transaction(tuple(operations), SYSTEM, "start")
         await compare_and_swap.written_if_first(context.store, transaction)
+
+
+def gateway_class() -> Resource:
+    """The class of Gateways that this control plane serves."""
+    return Resource(
+        kind=gateways.GATEWAY_CLASS.stored_as,
+        name=CLASS_NAME,
+        core_name=CLASS_NAME,
+        spec={"controllerName": CONTROLLER, "description": "Gateways that run as proxies of the mesh"},
+        status=native.first_status(gateways.GATEWAY_CLASS),
+    )
 
 
 def _brought(context: Context, wanted: Resource) -> Iterator[Operation]:

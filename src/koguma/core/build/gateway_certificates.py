@@ -18,6 +18,8 @@ import msgspec
 
 from koguma.core import match, world
 from koguma.core.build import encoding, mesh_secret
+from koguma.core.gateway_api import listeners
+from koguma.core.gateway_api.listeners import CertificateRef
 from koguma.core.incremental import Db, question
 from koguma.envoy import server_tls
 from koguma.envoy.snapshot import SECRET, Failure, XdsResource
@@ -28,6 +30,8 @@ from koguma.model.schema import Json
 from koguma.model.tls_certificate import TlsCertificate
 from koguma.model.violation import item
 
+# Of a Gateway: `<namespace>/<name>` of a core Secret. Users cannot write this field.
+_CORE_SECRET: Final = "kubernetesSecret"  # noqa: S105 - the name of a field
 _NONE: Final = "it has no certificate; write one in tls.certificates"
 _EMPTY: Final = "names no Secret and holds nothing itself"
 HIDDEN: Final = "is hidden from who may not read Secrets"  # where objects are read through the API
@@ -171,6 +175,10 @@ def _source(gateway: Key, section: str, index: int, path: str, fields: Json) -> 
     if name:
         secret = str(SecretName("cert", "secret", f"{gateway.mesh}:{name}"))
         return _Source(path, f'Secret "{name}"', secret, fields)
+    name = fields.get(_CORE_SECRET)
+    if name:
+        secret = str(SecretName("cert", "secret", f"{gateway.mesh}:{name}"))
+        return _Source(path, f"Secret {name}", secret, fields)
     scope = next((word for word in ("file", "inline", "inlineString") if fields.get(word)), "inline")
     secret = str(SecretName("cert", scope, f"{gateway.mesh}:{gateway.name}:{section}:{index}"))
     return _Source(path, f"{scope} certificate", secret, fields)
@@ -180,6 +188,8 @@ def _read(db: Db, gateway: Key, source: Json) -> TlsCertificate | str:
     name = source.get("secret")
     if name:
         return of_secret(db, gateway.mesh, gateway.zone, name)
+    if source.get(_CORE_SECRET):
+        return listeners.certificate(db, CertificateRef(*source[_CORE_SECRET].split("/", 1)))
     if source.get("file"):
         return _FILE
     text = source.get("inlineString") or mesh_secret.decoded(source.get("inline") or "")

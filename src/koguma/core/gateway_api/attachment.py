@@ -5,13 +5,14 @@ its `allowedRoutes` allow the route's kind and namespace, and if their host name
 Gateway that does not exist, or whose class is not ours, nothing is said.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
 from koguma.core import world
-from koguma.core.gateway_api import objects
+from koguma.core.gateway_api import listeners, objects, selectors
+from koguma.core.gateway_api.listeners import GatewayApiListener
 from koguma.core.incremental import Db, question
 from koguma.model import derived, hostname
 from koguma.model.resource import Key, Resource
@@ -20,15 +21,6 @@ from koguma.model.schema import Json
 NO_MATCHING_PARENT: Final = "NoMatchingParent"
 NOT_ALLOWED: Final = "NotAllowedByListeners"
 NO_MATCHING_HOSTNAME: Final = "NoMatchingListenerHostname"
-
-_HTTP: Final = (objects.HTTP_ROUTE, objects.GRPC_ROUTE)
-# The kinds of routes that a listener can take, by its protocol.
-ROUTES_BY_PROTOCOL: Final[Mapping[str, tuple[str, ...]]] = {
-    "HTTP": _HTTP,
-    "HTTPS": _HTTP,
-    "TLS": (objects.TLS_ROUTE, objects.TCP_ROUTE),
-    "TCP": (objects.TCP_ROUTE,),
-}
 
 
 class RouteListener(msgspec.Struct, frozen=True):
@@ -64,14 +56,36 @@ class Attachment(NamedTuple):
 
 
 @question
-def parent(db: Db, gateway: Key) -> RouteGateway | None:
-    """A Gateway by its stored key, if it is there and its class is ours."""
-    resource = world.RESOURCES.get(db, gateway)
-    if resource is None or not is_ours(db, resource):
+def parent(db: Db, owner: Key) -> RouteGateway | None:
+    """A Gateway or ListenerSet by its stored key, if it is there and the Gateway's class is ours."""
+    gateway = gateway_key(db, owner)
+    resource = world.RESOURCES.get(db, gateway) if gateway else None
+    if gateway is None or resource is None or not is_ours(db, resource):
         return None
     mesh, zone = objects.mesh_of(db, resource), world.control_plane(db).zone
-    listeners = tuple(_listeners(objects.fields(resource.spec)))
-    return RouteGateway(mesh, derived.key("MeshGateway", mesh, zone, gateway), gateway.namespace, listeners)
+    own = tuple(_listener(each) for each in listeners.of(db, gateway) if each.owner == owner)
+    return RouteGateway(mesh, derived.key("MeshGateway", mesh, zone, gateway), owner.namespace, own)
+
+
+def gateway_key(db: Db, owner: Key) -> Key | None:
+    """The Gateway itself, or that of a ListenerSet."""
+    if owner.kind == objects.GATEWAY:
+        return owner
+    resource = world.RESOURCES.get(db, owner)
+    return listeners.parent_of(resource) if resource else None
+
+
+def _listener(listener: GatewayApiListener) -> RouteListener:
+    return RouteListener(
+        name=listener.name,
+        section=listener.section,
+        port=listener.port,
+        protocol=listener.protocol,
+        hostname=listener.hostname,
+        kinds=listener.kinds,
+        namespaces=listener.namespaces,
+        selector=listener.selector,
+    )
 
 
 def is_ours(db: Db, gateway: Resource) -> bool:
@@ -82,43 +96,13 @@ def is_ours(db: Db, gateway: Resource) -> bool:
     return spec.get("controllerName") == objects.CONTROLLER
 
 
-def _listeners(spec: Mapping[str, Json]) -> Iterator[RouteListener]:
-    for _, written in objects.items(spec.get("listeners")):
-        allowed = objects.fields(written.get("allowedRoutes"))
-        namespaces = objects.fields(allowed.get("namespaces"))
-        protocol = objects.text(written.get("protocol"))
-        name = objects.text(written.get("name"))
-        yield RouteListener(
-            name=name,
-            section=name,
-            port=objects.number(written.get("port")) or 0,
-            protocol=protocol,
-            hostname=hostname.normal(objects.text(written.get("hostname"))),
-            kinds=tuple(_kinds(allowed, protocol)),
-            namespaces=objects.text(namespaces.get("from")) or "Same",
-            selector=namespaces.get("selector"),
-        )
-
-
-def _kinds(allowed: Mapping[str, Json], protocol: str) -> Iterator[str]:
-    possible = ROUTES_BY_PROTOCOL.get(protocol, ())
-    written = [each for _, each in objects.items(allowed.get("kinds"))]
-    for kind in possible:
-        named = [
-            each
-            for each in written
-            if f"{objects.text(each.get('kind'))}.{each.get('group') or objects.GROUP}" == kind
-        ]
-        if named or not written:
-            yield kind
-
-
 def attachment(
     db: Db, route: Resource, ref: Mapping[str, Json], hostnames: Sequence[str]
 ) -> Attachment | None:
-    """Where a route is attached by one of its parentRefs to a Gateway; None where that is not ours."""
+    """Where a route is attached by a parentRef to a Gateway or ListenerSet; None where that is not ours."""
     namespace = objects.text(ref.get("namespace")) or route.namespace
-    key = Key(objects.GATEWAY, "", "", namespace, objects.text(ref.get("name")))
+    kind = objects.text(ref.get("kind")) or objects.word(objects.GATEWAY)
+    key = Key(f"{kind}.{objects.GROUP}", "", "", namespace, objects.text(ref.get("name")))
     found = parent(db, key)
     if found is None:
         return None
@@ -147,36 +131,5 @@ def _is_referred(ref: Mapping[str, Json], listener: RouteListener) -> bool:
 def _allows(db: Db, found: RouteGateway, listener: RouteListener, route: Resource) -> bool:
     if route.kind not in listener.kinds:
         return False
-    match listener.namespaces:
-        case "All":
-            return True
-        case "Selector":
-            return _selects(listener.selector, objects.namespace_labels(db, route.namespace))
-        case "None":
-            return False
-        case _:
-            return route.namespace == found.namespace
-
-
-def _selects(selector: Json, labels: Mapping[str, str]) -> bool:
-    """Whether a Kubernetes label selector selects these labels; an empty one selects all."""
-    written = objects.fields(selector)
-    equal = objects.fields(written.get("matchLabels"))
-    return all(labels.get(name) == value for name, value in equal.items()) and all(
-        _holds(expression, labels) for _, expression in objects.items(written.get("matchExpressions"))
-    )
-
-
-def _holds(expression: Mapping[str, Json], labels: Mapping[str, str]) -> bool:
-    name, values = objects.text(expression.get("key")), expression.get("values") or ()
-    match expression.get("operator"):
-        case "In":
-            return labels.get(name) in values
-        case "NotIn":
-            return labels.get(name) not in values
-        case "Exists":
-            return name in labels
-        case "DoesNotExist":
-            return name not in labels
-        case _:
-            return False
+    from_, selector = listener.namespaces, listener.selector
+    return selectors.allows(db, from_, selector, found.namespace, route.namespace)

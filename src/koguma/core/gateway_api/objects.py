@@ -10,14 +10,16 @@ from typing import Final
 from koguma.core import world
 from koguma.core.incremental import Db, question
 from koguma.model import forms, labels
+from koguma.model.gateway_api import references
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
-GROUP: Final = "gateway.networking.k8s.io"
-CONTROLLER: Final = "koguma.io/gateway-controller"
+GROUP: Final = references.GROUP
+CONTROLLER: Final = references.CONTROLLER
 
 GATEWAY_CLASS: Final = f"GatewayClass.{GROUP}"
 GATEWAY: Final = f"Gateway.{GROUP}"
+LISTENER_SET: Final = f"ListenerSet.{GROUP}"
 HTTP_ROUTE: Final = f"HTTPRoute.{GROUP}"
 GRPC_ROUTE: Final = f"GRPCRoute.{GROUP}"
 TCP_ROUTE: Final = f"TCPRoute.{GROUP}"

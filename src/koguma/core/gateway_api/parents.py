@@ -57,7 +57,7 @@ def _parent(
 ) -> RouteParent | None:
     group = objects.text(ref.get("group", objects.GROUP))
     match group, objects.text(ref.get("kind")) or "Gateway":
-        case (objects.GROUP, "Gateway"):
+        case (objects.GROUP, "Gateway" | "ListenerSet"):
             found = attachment.attachment(db, route, ref, hostnames)
             if found is None:
                 return None
