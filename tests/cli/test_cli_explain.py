@@ -165,7 +165,7 @@ def test_scripts_get_everything_as_json(explain):
         (("--to", "backend", "--kind", "MeshRetry"), "no policy sets anything of MeshRetry"),
         (
             ("--to", "backend", "--kind", "MeshGatewayHTTPRoute"),
-            "MeshGatewayHTTPRoute is only stored, and does not act yet (KG015)",
+            "no policy sets anything of MeshGatewayHTTPRoute",
         ),
         (("--to", "backend", "--route", "other"), "through other"),
         (("--to", "backend", "-m", "other"), 'no Dataplane "web" in mesh "other"'),
@@ -255,13 +255,13 @@ conf: {listeners: [{port: 80, protocol: HTTP}]}
 type: Dataplane
 name: edge
 mesh: default
-networking: {address: 127.0.0.1, gateway: {type: BUILTIN, tags: {kuma.io/service: edge}}}
+networking: {address: 127.0.0.1, gateway: {tags: {kuma.io/service: edge}}}
 ---
 type: MeshFaultInjection
 name: sometimes
 mesh: default
 spec:
-  targetRef: {kind: MeshGateway, name: edge}
+  targetRef: {kind: Mesh, proxyTypes: [Gateway]}
   to: [{targetRef: {kind: Mesh}, default: {http: [{abort: {httpStatus: 500, percentage: 10}}]}}]
 ---
 """

@@ -1,7 +1,6 @@
 """lint, inspect and explain against a real control plane, and what a writer hears; a mesh for each test."""
 
 import json
-import re
 import time
 
 import pytest
@@ -308,7 +307,7 @@ def test_the_server_and_the_files_have_the_same_services(cli, shop, tmp_path):
     assert cli("lint", "-f", str(tmp_path)).code == 0
 
 
-def test_a_policy_that_does_not_act_yet_is_told_wherever_one_looks(cli, shop):
+def test_no_policy_is_said_not_to_act(cli, shop):
     document = f"""
 type: MeshGatewayHTTPRoute
 name: edge
@@ -321,11 +320,8 @@ spec:
 """
     applied = cli("apply", "-f", "-", given=document)
     assert applied.code == 0
-    text = f'MeshGatewayHTTPRoute "edge" (mesh {shop} zone default) is stored and does not act yet'
-    assert text in applied.err
+    assert "does not act yet" not in applied.err
     policy = cli("inspect", "policy", "meshgatewayhttproute", "edge", "-m", shop).out
-    assert re.search(
-        r"^Acts: +not yet: it is stored, and no proxy follows it \(KG015\)$", policy, re.MULTILINE
-    )
+    assert "Acts" not in policy
     acting = cli("inspect", "policy", "meshtimeout", "of-service", "-m", shop)
     assert (acting.code, "Acts" in acting.out) == (0, False)

@@ -4,6 +4,7 @@ import re
 from random import Random
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from building import KINDS, bodies, database, objects, proxies, stored
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from koguma.core.build.network import NodeMetadata
 from koguma.core.incremental import Db
 from koguma.core.lint.problem import NOT_BUILT
 from koguma.model import documents
+from koguma.model.kind import Kinds, Policy
 from koguma.model.resource import Resource
 
 # Everybody is everything that manuals speak of: called and calling, over HTTP and not, on any address.
@@ -55,6 +57,17 @@ name: backend
 x-zone: ""
 spec: {selector: {meshService: {matchLabels: {app: backend}}}, ports: [{port: 80, appProtocol: http}]}
 status: {vips: [{ip: 243.0.0.1}]}
+---
+type: Dataplane
+mesh: default
+name: edge
+networking: {address: 10.0.0.9, gateway: {type: BUILTIN, tags: {kuma.io/service: edge}}}
+---
+type: MeshGateway
+mesh: default
+name: edge-gateway
+selectors: [{match: {kuma.io/service: edge}}]
+conf: {listeners: [{port: 80, protocol: HTTP}]}
 ---
 type: MeshOpenTelemetryBackend
 mesh: default
@@ -117,18 +130,12 @@ def test_what_does_not_act_is_no_rule_of_any_proxy(kind: str):
 APART = ("type", "warnings")
 
 
-def test_a_list_that_does_not_act_is_told_apart_from_those_that_do():
-    spec = {
-        "targetRef": {"kind": "MeshGateway", "name": "edge"},
-        "to": [{"targetRef": {"kind": "Mesh"}, "default": {"http": [{"abort": ABORT}]}}],
-    }
-    edge = stored({"type": "MeshFaultInjection", "mesh": "default", "name": "edge", "spec": spec})
-    (told,) = [each for each in problems.of_policy(mesh(edge), edge.key) if each.code == NOT_BUILT]
-    assert told.path == "spec.to"
-    assert not changes(edge)
-
-
-ABORT = {"httpStatus": 500, "percentage": 10}
+def test_a_kind_without_hooks_says_that_it_does_not_act():
+    (example,) = examples("MeshFaultInjection")
+    kind = msgspec.structs.replace(KINDS["MeshFaultInjection"], policy=Policy(has_rules=True))
+    kinds = Kinds((*(each for each in KINDS if each.name != kind.name), kind))
+    db = database([*objects(MESH), example], kinds=kinds)
+    assert NOT_BUILT in {each.code for each in problems.of_policy(db, example.key)}
 
 
 @pytest.mark.property

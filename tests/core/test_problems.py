@@ -14,13 +14,17 @@ from koguma.core.lint.problem import Problem
 from koguma.kinds import KINDS
 from koguma.model import documents, forms, labels
 from koguma.model.control_plane_info import ControlPlaneInfo
-from koguma.model.kind import Kinds
+from koguma.model.kind import Kinds, Policy
 from koguma.model.resource import Resource
 from koguma.policies import POLICIES
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "third_party_policy" / "mesh_note.py"
 MESH_NOTE = runpy.run_path(str(EXAMPLE))["KIND"]  # of another package, as an installed one would be
-ALL_KINDS = Kinds((*KINDS, *POLICIES, MESH_NOTE))
+# A policy of a package that has no hooks yet, which the manual's example is about.
+MESH_IDEA = msgspec.structs.replace(
+    MESH_NOTE, name="MeshIdea", plural="meshideas", short="midea", policy=Policy(has_to=True)
+)
+ALL_KINDS = Kinds((*KINDS, *POLICIES, MESH_NOTE, MESH_IDEA))
 CASES = sorted((Path(__file__).parent / "cases" / "problems").glob("*.yaml"))
 DASHES = "-" * 40 + "\n"
 MESH = "default"

@@ -116,15 +116,20 @@ INACTIVE: Final = "stored, does not act yet"
 
 
 def _with_inactive(
-    db: Db, list_: str, by_kind: Iterable[tuple[str, Entries]], shown: Callable[[str, Entries], Json]
+    db: Db,
+    list_: str,
+    by_kind: Iterable[tuple[str, Entries]],
+    shown: Callable[[str, Entries], Json],
+    *,
+    is_gateway: bool = False,
 ) -> Json:
     """The kinds that act, as `shown` shows them; under `inactive` those that are only stored, if any."""
     all_kinds = tuple(by_kind)
-    acting = [(kind, entries) for kind, entries in all_kinds if acts(db, kind, list_)]
+    acting = [(kind, entries) for kind, entries in all_kinds if acts(db, kind, list_, is_gateway=is_gateway)]
     inactive = [
         {"kind": kind, "origins": _origins(db, entries), "reason": INACTIVE}
         for kind, entries in all_kinds
-        if not acts(db, kind, list_)
+        if not acts(db, kind, list_, is_gateway=is_gateway)
     ]
     return {
         "policies": [shown(kind, entries) for kind, entries in acting],
@@ -132,17 +137,20 @@ def _with_inactive(
     }
 
 
-def acts(db: Db, kind: str, list_: str) -> bool:
+def acts(db: Db, kind: str, list_: str, *, is_gateway: bool = False) -> bool:
     """Whether entries of a list (`to`, `rules`) reach Envoy; an empty name means whole-proxy `default`s."""
     policy = world.kind_of(db, kind).policy
-    return policy is not None and policy.acts_by(list_)
+    if policy is None:
+        return False
+    return policy.acts_on_gateways(list_) if is_gateway else policy.acts_on_sidecars(list_)
 
 
 def whole_policies(db: Db, proxy: Key, *, fields: bool = False) -> Json:
     """The policies about a proxy as a whole, merged, in policy order."""
     viewer = Viewer(db, fields=fields)
     by_kind = rules.whole_proxy(db, _class(db, proxy))
-    return _with_inactive(db, "", by_kind, partial(_merged, viewer, listed=False))
+    shown = partial(_merged, viewer, listed=False)
+    return _with_inactive(db, "", by_kind, shown, is_gateway=_proxy(db, proxy).is_builtin)
 
 
 def inbound_sections(db: Db, proxy: Key) -> tuple[str, ...]:

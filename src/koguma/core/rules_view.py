@@ -31,6 +31,7 @@ class _Subject(msgspec.Struct, frozen=True):
     proxy_class: ProxyClass
     routes: Mapping[Key, tuple[tuple[Key, str, ByKind], ...]]  # by route: destinations, sections, entries
     inbounds: tuple[tuple[Inbound, Mapping[str, tuple[InboundRule, ...]]], ...]  # by kind
+    is_gateway: bool
 
 
 def of_proxy(db: Db, proxy: Key, *, fields: bool = False) -> Json:
@@ -60,6 +61,7 @@ def _subject(db: Db, key: Key) -> _Subject:
         proxy_class,
         {route: tuple(destinations) for route, destinations in by_route.items()},
         tuple((each, dict(inbound.of(db, traits, each.section))) for each in inbounds),
+        proxy.is_builtin,
     )
 
 
@@ -67,8 +69,9 @@ def _kind(viewer: Viewer, kind: str, subject: _Subject) -> dict[str, Json]:
     record = world.kind_of(viewer.db, kind).policy
     assert record is not None, kind
     # Policies that are stored and do not act yet have no rules; a warning says so.
-    to = list(_to_rules(viewer, kind, subject)) if record.acts_by("to") else []
-    acts_on_inbounds = record.acts_by("rules")
+    acts = record.acts_on_gateways if subject.is_gateway else record.acts_on_sidecars
+    to = list(_to_rules(viewer, kind, subject)) if acts("to") else []
+    acts_on_inbounds = acts("rules")
     shown: dict[str, Json] = {
         "type": kind,
         "toRules": list(_tag_rules(viewer.db, kind, subject.proxy_class)),
@@ -77,7 +80,7 @@ def _kind(viewer: Viewer, kind: str, subject: _Subject) -> dict[str, Json]:
         "inboundRules": list(_by_inbound(_inbound_rules, viewer, kind, subject)) if acts_on_inbounds else [],
     }
     defaults = rules.default_entries(viewer.db, subject.proxy_class.of(kind))
-    if defaults and record.acts_by(""):
+    if defaults and acts(""):
         conf = viewer.conf(defaults)
         shown["proxyRule"] = {**confs(conf), "origin": policies(viewer.db, defaults)}
     warnings = list(dict.fromkeys(_warnings(viewer.db, kind, subject.proxy_class)))

@@ -105,6 +105,10 @@ class Policy(msgspec.Struct, frozen=True):
 
     def acts_by(self, list_: str) -> bool:
         """Whether entries of one of its lists reach an Envoy; without one, what it says of whole proxies."""
+        return self.acts_on_sidecars(list_) or (list_ == "to" and self.hooks.gateway is not None)
+
+    def acts_on_sidecars(self, list_: str) -> bool:
+        """Whether entries of one of its lists reach the Envoy of a sidecar."""
         hooks = self.hooks
         acting = {
             "to": (hooks.outbound, hooks.locality),
@@ -112,6 +116,19 @@ class Policy(msgspec.Struct, frozen=True):
             "rules": (hooks.inbound,),
         }.get(list_, (hooks.outbound, hooks.inbound, hooks.whole, hooks.modifications))
         return self.read_by_build or any(acting)
+
+    def acts_on_gateways(self, list_: str) -> bool:
+        """Whether entries of one of its lists reach the Envoy of a built-in gateway."""
+        hooks = self.hooks
+        if self.read_by_build:
+            return True
+        match list_:
+            case "to":
+                return any((hooks.gateway, hooks.outbound, hooks.locality))
+            case "from" | "rules":
+                return hooks.at_gateways
+            case _:
+                return any((hooks.outbound, hooks.at_gateways, hooks.whole, hooks.modifications))
 
 
 class Column(msgspec.Struct, frozen=True):

@@ -126,6 +126,7 @@ class OverlayContext(msgspec.Struct, frozen=True):
     has_mtls: bool = False  # whether the mesh has mTLS, in the hook `whole`
     machine: MachineAccess = MachineAccess()
     allows_by_server_name: bool = False  # on an egress: only what names the server allows a call
+    is_gateway: bool = False  # whether it is a listener of a built-in gateway, or a route of one
     kuma_dp: KumaDp | None = None  # set where the agent is Kuma's and not ours, in the hook `whole`
 
     @property
@@ -185,7 +186,9 @@ class PolicyHooks(msgspec.Struct, frozen=True):
     and `whole` once for the proxy itself.
 
     `gateway` is for a policy whose `to` acts on what built-in gateways send on, and not on calls of sidecars:
-    it gets what `outbound` gets elsewhere, for each listener and each of its routes.
+    it gets what `outbound` gets elsewhere, for each listener and each of its routes. With `at_gateways` the
+    hook `inbound` acts on what arrives at built-in gateways too; nobody there has an identity of the mesh, so
+    it gets the configuration for everybody and no entries.
 
     A reference in the configuration to an object of a kind in `looks_up` comes with that object: beside the
     `kind` and `labels` of a `backendRef` there is its `spec`, or None where nothing has these labels.
@@ -220,3 +223,4 @@ class PolicyHooks(msgspec.Struct, frozen=True):
     both_ends: bool = False
     modifications: str = ""
     gateway: Callable[[Json, OverlayContext], Overlay] | None = None
+    at_gateways: bool = False

@@ -77,7 +77,7 @@ KIND = Kind(
     spec=MeshGatewayHTTPRouteSpec,
     columns=columns.GATEWAY_ROUTE,
     sync=POLICY,
-    policy=Policy(phase=Phase.GATEWAY_ROUTES, rules_are_routes=True),
+    policy=Policy(phase=Phase.GATEWAY_ROUTES, rules_are_routes=True, read_by_build=True),
     clean=clean,
     v1=route_rules.clean_shape("spec.rules"),
     validate=validate,

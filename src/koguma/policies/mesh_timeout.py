@@ -220,6 +220,9 @@ def outbound(conf: Json, context: OverlayContext) -> Overlay:
     if not context.is_http:
         return _limits_overlay(conf, _TCP_LIMITS)
     overlay = _limits_overlay(conf, _HTTP_LIMITS)
+    if context.is_gateway:
+        # Its listeners have clients outside the mesh; what they may do is said in `rules`.
+        return {part: limits for part, limits in overlay.items() if part != "hcm"}
     if conf.get("idleTimeout") is not None:
         # Idle time is limited at the cluster. The listener's own limit is switched off, so that only one of
         # the two counts.
@@ -229,7 +232,13 @@ def outbound(conf: Json, context: OverlayContext) -> Overlay:
 
 def inbound(conf: Json, entries: tuple[InboundEntry, ...], context: OverlayContext) -> Overlay:
     """The limits of calls that arrive: for everybody, and for some."""
-    overlay = dict(outbound(conf, context))
+    overlay = (
+        _limits_overlay(conf, _HTTP_LIMITS)
+        if context.is_gateway and context.is_http
+        else {**outbound(conf, context)}
+    )
+    if context.is_gateway and context.is_http and conf.get("idleTimeout") is not None:
+        _put(overlay, "hcm", (_COMMON, "idle_timeout"), proto_json.seconds(conf["idleTimeout"]))
     if context.is_http and (caller_routes := list(_caller_routes(entries))):
         overlay["callers"] = caller_routes
         overlay["http_filters"] = {_CALLER_FILTER: _caller_filter()}
@@ -350,7 +359,7 @@ KIND = Kind(
         has_from=True,
         has_rules=True,
         from_as_rules=True,
-        hooks=PolicyHooks(outbound=outbound, inbound=inbound),
+        hooks=PolicyHooks(outbound=outbound, inbound=inbound, at_gateways=True),
         mesh_defaults=_DEFAULTS,
     ),
     clean=spelling.refs,

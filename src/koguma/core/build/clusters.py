@@ -54,8 +54,8 @@ class ClientContext(msgspec.Struct, frozen=True, cache_hash=True):
     is_egress: bool = False  # it is a zone egress, from which calls leave the mesh
     uris: tuple[str, ...] = ()  # its identities, where its mesh asks who calls external services
 
-    def where(self, protocol: str, name: str) -> OverlayContext:
-        """What the hooks of policies get to know about a port that is called."""
+    def where(self, protocol: str, name: str, *, is_gateway: bool = False) -> OverlayContext:
+        """What the hooks of policies get to know about a port that is called, or a gateway's own."""
         return OverlayContext(
             protocol,
             self.mesh,
@@ -64,6 +64,7 @@ class ClientContext(msgspec.Struct, frozen=True, cache_hash=True):
             service=self.service,
             log_pipe=self.log_pipe,
             machine=self.machine,
+            is_gateway=is_gateway,
         )
 
 

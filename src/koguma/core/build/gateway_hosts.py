@@ -9,10 +9,12 @@ from typing import Final
 
 import msgspec
 
-from koguma.core import gateways, items
+from koguma.core import gateways, items, world
 from koguma.core import routes as route_rules
-from koguma.core.build import outbound_routes
+from koguma.core.build import gateway_filters, gateway_overlays, outbound_routes
 from koguma.core.build.backends import BackendPort, OriginalDestination
+from koguma.core.build.clusters import ClientContext
+from koguma.core.build.gateway_overlays import RouteTarget
 from koguma.core.build.overlays import PolicyOverlays
 from koguma.core.gateways import Listener
 from koguma.core.incremental import Db, question
@@ -23,6 +25,7 @@ from koguma.envoy import routes as envoy_routes
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import Failure
 from koguma.model import hostname
+from koguma.model.overlay import OverlayContext
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -60,12 +63,11 @@ class HostSpec(msgspec.Struct, frozen=True, cache_hash=True):
     """All that decides a virtual host of a gateway; equal for all proxies that share it."""
 
     gateway: Key
-    zone: str  # of the proxies, whose own endpoints are nearest
+    port_name: str  # of the listener in Envoy
     listener: Listener
     host: HostRoutes
-    overlays: PolicyOverlays
-    route_overlays: tuple[tuple[Key, PolicyOverlays], ...] = ()
-    reads_machine: bool = True  # whether direct responses may be files and variables of the proxy's machine
+    policies: gateway_overlays.ListenerPolicies
+    client: ClientContext
 
 
 class BuiltHost(msgspec.Struct, frozen=True):
@@ -80,25 +82,44 @@ class BuiltHost(msgspec.Struct, frozen=True):
 def virtual_host(db: Db, spec: HostSpec) -> BuiltHost:
     """The virtual host of a host name; requests that no route takes are answered with 404."""
     original = OriginalDestination(
-        Key(spec.gateway.kind, spec.gateway.mesh, spec.zone, "", spec.gateway.name), ""
+        Key(spec.gateway.kind, spec.gateway.mesh, spec.client.zone, "", spec.gateway.name), ""
     )
-    route_overlays = dict(spec.route_overlays)
+    of_listener = gateway_overlays.of(db, spec.policies, _where(spec))
     built: list[Data] = []
     needed: dict[BackendPort, None] = {}
+    failures: dict[Failure, None] = {}
     for candidate in _candidates(db, spec):
-        of_candidate = outbound_routes.of_candidate(db, candidate, original, needed)
-        policy_overlays = route_overlays.get(candidate.rule.origin, spec.overlays)
+        backends: dict[BackendPort, None] = {}
+        of_candidate = outbound_routes.of_candidate(db, candidate, original, backends)
+        needed |= backends
+        policy_overlays = _of_route(db, spec, candidate, tuple(backends))
+        failures |= dict.fromkeys(policy_overlays.failures)
         conf = candidate.rule.conf or {}
-        built += [
-            outbound_routes.with_overlays(each, policy_overlays, conf, _DEFAULT_ACTION)
-            for each in of_candidate
-        ]
+        for route in of_candidate:
+            with_policies = outbound_routes.with_overlays(route, policy_overlays, conf, _DEFAULT_ACTION)
+            built.append(gateway_filters.on_route(with_policies, policy_overlays, of_listener))
     refused: tuple[Failure, ...] = ()
-    if not spec.reads_machine:
+    if not spec.client.machine.reads_data:
         built, refused = outbound_routes.without_machine_data(built)
     name = spec.host.hostname
     data = envoy_routes.virtual_host(name, built or [NOT_FOUND], (name,))
-    return BuiltHost(data, tuple(needed), refused)
+    return BuiltHost(gateway_filters.on_host(data, of_listener), tuple(needed), (*failures, *refused))
+
+
+def _where(spec: HostSpec, protocol: str = "http") -> OverlayContext:
+    return spec.client.where(protocol, spec.port_name, is_gateway=True)
+
+
+def _of_route(
+    db: Db, spec: HostSpec, candidate: Candidate, backends: tuple[BackendPort, ...]
+) -> PolicyOverlays:
+    """What policies say about a rule's route: about its only backend, too, and in that one's protocol."""
+    ports = {(each.destination, each.section) for each in backends}
+    backend = next(iter(backends)) if len(ports) == 1 else None
+    known = world.port(db, backend.destination, backend.section) if backend else None
+    is_grpc = known is not None and known.protocol == "grpc"
+    target = RouteTarget(candidate.rule.origin, backend)
+    return gateway_overlays.of_route(db, spec.policies, _where(spec, "grpc" if is_grpc else "http"), target)
 
 
 def _candidates(db: Db, spec: HostSpec) -> Iterator[Candidate]:

@@ -16,6 +16,7 @@ from koguma.core.build import (
     encoding,
     endpoints,
     gateway_certificates,
+    gateway_filters,
     gateway_overlays,
     inbound_listener,
     logs,
@@ -26,6 +27,7 @@ from koguma.core.build import (
 from koguma.core.build.backends import BackendPort, OriginalDestination
 from koguma.core.build.clusters import ClientContext
 from koguma.core.build.gateway_certificates import ListenerCertificates
+from koguma.core.build.gateway_overlays import RouteTarget
 from koguma.core.build.gateway_spec import GatewayPort, ServedListener
 from koguma.core.gateways import attached
 from koguma.core.group import Group
@@ -130,17 +132,21 @@ def _failures(certificates: ListenerCertificates, name: str, gateway: Key) -> It
 
 
 def _http_chain(db: Db, served: ServedListener, client: ClientContext, name: str) -> Chain:
-    of_listener = gateway_overlays.of(db, served, client.where("http", names.resource(name)))
+    where = client.where("http", names.resource(name), is_gateway=True)
+    of_listener = gateway_overlays.of(db, served.acting, where)
+    of_routes = {
+        encoding.kri(db, key, ""): gateway_overlays.of_route(db, served.acting, where, RouteTarget(key))
+        for key in gateway_overlays.named_routes(db, served.acting)
+    }
     # Filters that act where a route says so are there in any case: a new route changes no listener.
     http_filters = {**route_settings.FILTERS, **skeletons.http_filters("http")}
     skeleton = {"hcm": _hcm(name), "http_filters": http_filters}
-    parts = overlay_merge.with_overlays(skeleton, of_listener.listener.overlays)
-    parts = logs.with_logs(
-        parts, {encoding.kri(db, key, ""): overlays for key, overlays in of_listener.routes}
-    )
+    parts = overlay_merge.with_overlays(skeleton, of_listener.overlays)
+    parts = logs.with_logs(parts, of_routes)
     needs = ((snapshot.ROUTES, name), *added_resources.needed(parts))
-    beside = (*of_listener.listener.failures, *added_resources.clusters(db, parts))
-    return Chain({"filters": skeletons.chain(parts)}, needs, beside)
+    beside = (*of_listener.failures, *added_resources.clusters(db, parts))
+    on_routes = gateway_filters.on_listener((of_listener, *of_routes.values()))
+    return Chain({"filters": skeletons.chain(parts, on_routes)}, needs, beside)
 
 
 def _hcm(name: str) -> Data:
@@ -162,13 +168,13 @@ def _hcm(name: str) -> Data:
 def _tcp_chain(
     db: Db, port: GatewayPort, served: tuple[ServedListener, ...], client: ClientContext, name: str
 ) -> Chain:
-    of_listener = gateway_overlays.of(db, served[0], client.where("tcp", names.resource(name)))
+    where = client.where("tcp", names.resource(name), is_gateway=True)
     target, backend_ports, route = _split(db, port, served, client)
-    policy_overlays = (
-        dict(of_listener.routes).get(route, of_listener.listener) if route else of_listener.listener
-    )
+    backend = backend_ports[0] if len(backend_ports) == 1 else None
+    policy_overlays = gateway_overlays.of_route(db, served[0].acting, where, RouteTarget(route, backend))
     skeleton = {"tcp": skeletons.tcp_proxy(name, target, skeletons.INBOUND_IDLE_TIMEOUT)}
     parts = logs.with_logs(overlay_merge.with_overlays(skeleton, policy_overlays.overlays))
+    parts["network_filters"] = {**(parts.get("network_filters") or {}), **(parts.get("extensions") or {})}
     needs = (*outbound_listeners.cluster_ids(db, backend_ports), *added_resources.needed(parts))
     beside = (*policy_overlays.failures, *added_resources.clusters(db, parts))
     return Chain({"filters": skeletons.chain(parts)}, needs, beside)

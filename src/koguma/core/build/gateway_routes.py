@@ -15,7 +15,7 @@ from zlib import crc32
 
 import msgspec
 
-from koguma.core.build import encoding, gateway_hosts, gateway_overlays, outbound_listeners, outbound_shards
+from koguma.core.build import encoding, gateway_hosts, outbound_listeners, outbound_shards
 from koguma.core.build.backends import BackendPort
 from koguma.core.build.clusters import ClientContext
 from koguma.core.build.gateway_hosts import HostSpec
@@ -88,17 +88,15 @@ def _host_specs(
 ) -> Iterator[HostSpec]:
     """The virtual hosts of a listener."""
     name = encoding.kri(db, port.gateway, str(port.number))
-    of_listener = gateway_overlays.of(db, served, client.where("http", name))
     listener, routes = served.listener, served.of(*HTTP_ROUTES)
     for host in gateway_hosts.served(db, listener, routes, port.hostnames):
         yield HostSpec(
             port.gateway,
-            client.zone,
+            name,
             listener,
             host,
-            of_listener.listener,
-            of_listener.routes,
-            client.machine.reads_data,
+            served.acting,
+            client,
         )
 
 

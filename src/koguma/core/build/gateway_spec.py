@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from koguma.core import gateways, inbound, match, rules, world
-from koguma.core.build import network, outbound_spec
+from koguma.core.build import gateway_overlays, network, outbound_spec
 from koguma.core.build.clusters import ClientContext
 from koguma.core.build.network import NodeMetadata
 from koguma.core.gateways import Listener
@@ -25,6 +25,11 @@ class ServedListener(msgspec.Struct, frozen=True, cache_hash=True):
 
     listener: Listener
     policies: tuple[tuple[str, Policies], ...]  # by kind; only kinds that have any
+
+    @property
+    def acting(self) -> gateway_overlays.ListenerPolicies:
+        """The policies but routes."""
+        return gateway_overlays.without_routes(self.policies)
 
     def of(self, *kinds: str) -> Policies:
         """The policies of some kinds."""

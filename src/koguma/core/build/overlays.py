@@ -92,11 +92,11 @@ class OutboundOverlays(NamedTuple):
 @question
 def outbound(db: Db, confs: MergedConfs, where: OverlayContext) -> OutboundOverlays:
     """What policies change for calls to one port, or for calls to it through one route."""
-    policy_overlays = _collect(_outbound_calls(db, confs, where), OUTBOUND_PARTS)
+    policy_overlays = collected(_outbound_calls(db, confs, where), OUTBOUND_PARTS)
     cluster = _parts_of(policy_overlays, of_clusters=True)
     near = hooks.locality(db, ((kind, msgspec.json.decode(text)) for kind, text in confs))
     cluster = PolicyOverlays(cluster.overlays, (*cluster.failures, *near.failures), near.locality)
-    return OutboundOverlays(_interned(_parts_of(policy_overlays, of_clusters=False)), _interned(cluster))
+    return OutboundOverlays(interned(_parts_of(policy_overlays, of_clusters=False)), interned(cluster))
 
 
 def _parts_of(policy_overlays: PolicyOverlays, *, of_clusters: bool) -> PolicyOverlays:
@@ -111,7 +111,7 @@ _msgpack = msgspec.msgpack.Encoder()
 _interned_overlays: WeakValueDictionary[bytes, PolicyOverlays] = WeakValueDictionary()
 
 
-def _interned(policy_overlays: PolicyOverlays) -> PolicyOverlays:
+def interned(policy_overlays: PolicyOverlays) -> PolicyOverlays:
     """The interned value: most destination ports have no policy of their own and get equal overlays."""
     try:
         key = _msgpack.encode((policy_overlays.overlays, policy_overlays.failures, policy_overlays.locality))
@@ -151,7 +151,7 @@ def is_per_service(db: Db, proxy_class: ProxyClass) -> bool:
 
 def of_both_ends(db: Db, entries: ByKind, where: OverlayContext) -> PolicyOverlays:
     """What these entries change at the client. Failures are reported at the other end, the inbound."""
-    return _collect(_calls_of_both_ends(db, entries, where), INBOUND_PARTS)
+    return collected(_calls_of_both_ends(db, entries, where), INBOUND_PARTS)
 
 
 def _calls_of_both_ends(
@@ -165,7 +165,7 @@ def _calls_of_both_ends(
 
 def whole(db: Db, proxy_class: ProxyClass, where: OverlayContext) -> PolicyOverlays:
     """What policies change for the proxy as a whole."""
-    return _collect(_whole_calls(db, proxy_class, where), WHOLE_PARTS)
+    return collected(_whole_calls(db, proxy_class, where), WHOLE_PARTS)
 
 
 def _whole_calls(
@@ -184,7 +184,7 @@ def inbound_of(db: Db, traits: match.Traits, section: str, where: OverlayContext
         (kind, partial(hook, merged, inbound_entries, where))
         for kind, hook, merged, inbound_entries in _inbound_calls(db, traits, section)
     )
-    return _collect(calls, INBOUND_PARTS)
+    return collected(calls, INBOUND_PARTS)
 
 
 @question
@@ -278,7 +278,8 @@ def _inbound_entry(db: Db, kind: str, rule: inbound.InboundRule) -> InboundEntry
     )
 
 
-def _collect(calls: Iterator[tuple[str, Callable[[], Overlay]]], parts: frozenset[str]) -> PolicyOverlays:
+def collected(calls: Iterator[tuple[str, Callable[[], Overlay]]], parts: frozenset[str]) -> PolicyOverlays:
+    """The overlays that hooks return, and what failed."""
     overlays, failures = [], []
     for kind, call in calls:
         try:

@@ -304,6 +304,7 @@ KIND = Kind(
         hooks=PolicyHooks(
             outbound=overlay.outbound,
             inbound=overlay.inbound,
+            at_gateways=True,
             looks_up=(collectors.KIND,),
         ),
     ),

@@ -127,7 +127,8 @@ def _call_to_others(context: OverlayContext) -> _Call:
         "KUMA_SOURCE_SERVICE": _OWN_SERVICE,
         "KUMA_SOURCE_ADDRESS": _first_of(*addresses),
         "KUMA_SOURCE_ADDRESS_WITHOUT_PORT": _first_of(*(f"{each}_WITHOUT_PORT" for each in addresses)),
-        "KUMA_DESTINATION_SERVICE": _named(context.name),
+        # A gateway sends on to many services; which one, a format can say with UPSTREAM_CLUSTER.
+        "KUMA_DESTINATION_SERVICE": "*" if context.is_gateway else _named(context.name),
     }
     return _Call(context, values)
 
@@ -135,10 +136,12 @@ def _call_to_others(context: OverlayContext) -> _Call:
 def _call_that_arrives(context: OverlayContext) -> _Call:
     values = {
         **_values(context, "INBOUND"),
-        "KUMA_SOURCE_SERVICE": _CALLING_SERVICE,
+        "KUMA_SOURCE_SERVICE": "unknown" if context.is_gateway else _CALLING_SERVICE,
         "KUMA_SOURCE_ADDRESS": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS%",
         "KUMA_SOURCE_ADDRESS_WITHOUT_PORT": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%",
-        "KUMA_DESTINATION_SERVICE": operators.escaped(context.service),
+        "KUMA_DESTINATION_SERVICE": (
+            _OWN_SERVICE if context.is_gateway else operators.escaped(context.service)
+        ),
     }
     return _Call(context, values)
 

@@ -53,6 +53,8 @@ def _overlay(conf: Json, context: OverlayContext, directed: str) -> Overlay:
         "provider": _provider(backend, name, collector, (context.service, directed)),
         **_sampling_and_tags(conf),
     }
+    if context.is_gateway:  # it starts the trace, and what it calls is a step of its own
+        tracing["spawn_upstream_span"] = True
     return {"hcm": {"tracing": tracing}, "clusters": {name: collectors.cluster(name, collector)}}
 
 
