@@ -20,6 +20,12 @@ PARTS = {
         ("GET, 32 connections", "requests/s"),
         ("GET, 32 connections", "p99 ms"),
     },
+    "gateway": {
+        ("the message, by its virtual host", "bytes"),
+        ("the message, by all routes", "bytes"),
+        ("from the stored object to the ACK", "ms"),
+        ("of this compiling, by a push", "ms"),
+    },
     "kube": {
         *(
             (what, unit)
