@@ -17,6 +17,7 @@ from koguma.core.build.network import NodeMetadata
 from koguma.model import documents
 from koguma.model.errors import Invalid
 from koguma.model.resource import Key, Resource
+from tests import tls_certificates
 
 SERVICES = ("a", "b", "c")
 PROXIES = ("p1", "p2", "p3")
@@ -106,7 +107,10 @@ def _mesh_gateway(random: Random) -> dict[str, Any]:
         for hostname in random.sample(HOSTNAMES, random.randint(1, 3)):
             listener: dict[str, Any] = {"port": port, "protocol": protocol, "hostname": hostname}
             if protocol == "HTTPS" or (protocol == "TLS" and random.random() < 0.5):
-                listener["tls"] = {"mode": "TERMINATE", "certificates": [{"secret": "aws"}]}
+                listener["tls"] = {
+                    "mode": "TERMINATE",
+                    "certificates": [{"secret": random.choice(["tls", "tls", "aws"])}],
+                }
             elif protocol == "TLS":
                 listener["tls"] = {"mode": "PASSTHROUGH"}
             if random.random() < 0.3:
@@ -336,9 +340,14 @@ def _load_balancing(random: Random) -> dict[str, Any]:
     return _named("lb", spec=spec)
 
 
+CERTIFICATES = (tls_certificates.server("a.lan"), tls_certificates.server("*.lan"), "")
+
+
 def _secret(random: Random) -> dict[str, Any]:
     if random.random() < 0.5:
         return _named("ca", data="LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t")
+    if random.random() < 0.5:
+        return _named("tls", data=base64.b64encode(random.choice(CERTIFICATES).encode()).decode())
     key = random.choice(["a", "b", ""])
     text = f"aws_access_key_id={key}\naws_secret_access_key={key}"
     return _named("aws", data=base64.b64encode(text.encode()).decode())
