@@ -5,9 +5,11 @@ from typing import Any
 import gateway_api_objects as gateway_api
 import pytest
 
+from koguma.core import gateways as core_gateways
 from koguma.core import loading, world
 from koguma.core.gateway_api import objects, parents, routes
 from koguma.core.gateway_api.conversion import Conversion
+from koguma.core.group import Group
 from koguma.core.incremental import Db
 from koguma.main import all_kinds
 from koguma.model.control_plane_info import ControlPlaneInfo
@@ -272,3 +274,15 @@ def test_a_gateway_of_another_class_is_no_parent() -> None:
     written = gateway_api.route()
     db = loaded(gateway_api.gateway(gatewayClassName="another"), written)
     assert parents.of(db, written.key) == ()
+
+
+def test_of_equal_routes_the_older_one_goes_first_and_then_by_name() -> None:
+    written = [
+        gateway_api.route("c", created="2026-01-02T00:00:00Z"),
+        gateway_api.route("b", created="2026-01-01T00:00:00Z"),
+        gateway_api.route("a", created="2026-01-02T00:00:00Z"),
+    ]
+    db = loaded(gateway_api.gateway(), *written)
+    keys = [each.key for each in derived(db) if each.kind == "MeshHTTPRoute"]
+    attached = core_gateways.attached(db, Group(keys))
+    assert [each.entry.policy.name.split("/")[2] for each in attached] == ["b", "a", "c"]

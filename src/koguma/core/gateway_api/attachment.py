@@ -45,7 +45,7 @@ class RouteGateway(NamedTuple):
     listeners: tuple[RouteListener, ...]
 
 
-class Attachment(NamedTuple):
+class RouteAttachment(NamedTuple):
     """Where a route is attached; without listeners, why nowhere."""
 
     mesh: str
@@ -98,7 +98,7 @@ def is_ours(db: Db, gateway: Resource) -> bool:
 
 def attachment(
     db: Db, route: Resource, ref: Mapping[str, Json], hostnames: Sequence[str]
-) -> Attachment | None:
+) -> RouteAttachment | None:
     """Where a route is attached by a parentRef to a Gateway or ListenerSet; None where that is not ours."""
     namespace = objects.text(ref.get("namespace")) or route.namespace
     kind = objects.text(ref.get("kind")) or objects.word(objects.GATEWAY)
@@ -107,8 +107,8 @@ def attachment(
     if found is None:
         return None
 
-    def refused(reason: str, message: str) -> Attachment:
-        return Attachment(found.mesh, found.gateway, (), reason, message)
+    def refused(reason: str, message: str) -> RouteAttachment:
+        return RouteAttachment(found.mesh, found.gateway, (), reason, message)
 
     referred = [each for each in found.listeners if _is_referred(ref, each)]
     if not referred:
@@ -120,7 +120,7 @@ def attachment(
     fitting = tuple(each for each in allowing if hostname.intersection(each.hostname, hostnames))
     if not fitting:
         return refused(NO_MATCHING_HOSTNAME, f"no listener of {key} has a host name in common with the route")
-    return Attachment(found.mesh, found.gateway, fitting)
+    return RouteAttachment(found.mesh, found.gateway, fitting)
 
 
 def _is_referred(ref: Mapping[str, Json], listener: RouteListener) -> bool:
