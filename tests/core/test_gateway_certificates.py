@@ -4,6 +4,7 @@ import base64
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import pytest
 from building import database, encoder, stored
 
@@ -13,7 +14,7 @@ from koguma.core.build import gateway_certificates
 from koguma.core.build.gateway_certificates import ListenerCertificates
 from koguma.core.incremental import Db
 from koguma.envoy.snapshot import SECRET, XdsResource
-from koguma.model.resource import Key
+from koguma.model.resource import Key, Resource
 from tests import build
 from tests.tls_certificates import DAY, NOW, certificate, ecdsa_key, pem, rsa_key, server
 
@@ -197,3 +198,25 @@ def test_check_warns_before_one_expires():
     assert problem.message == f'the certificate of {WHERE} expires at {end}: Secret "shop"; write a new one'
     (problem,) = lint.of_gateways(db, NOW + 10 * DAY)
     assert "has expired" in problem.message
+
+
+def test_a_gateway_of_the_gateway_api_presents_kubernetes_secrets_and_others_do_not():
+    source = {"kubernetesSecret": "infra/shop"}
+    written = stored(gateway({"secret": "shop"}))
+    written.spec["conf"]["listeners"][1]["tls"]["certificates"] = [source]
+    derived = msgspec.structs.replace(written, name="Gateway/infra/edge", namespace="infra")
+    pair = {"tls.crt": certificate(ecdsa_key(), "shop.lan"), "tls.key": pem(ecdsa_key())}
+    data = {name: base64.b64encode(text.encode()).decode() for name, text in pair.items()}
+    tls = Resource(kind="Secret.core", namespace="infra", name="shop", core_name="shop", spec={"data": data})
+    db = db_of()
+    pipeline.take(db, [written, derived, tls])
+    of_derived = gateway_certificates.of(db, derived.key, SHOP)
+    assert of_derived == ListenerCertificates(("cert:secret:default:infra/shop",))
+    assert of(db).problem == "inline certificate: names no Secret and holds nothing itself"
+    (known,) = gateway_certificates.presented(db, derived.key, SHOP)
+    assert (known.source, known.names) == ("Secret infra/shop", ("shop.lan",))
+    pipeline.take(db, [msgspec.structs.replace(tls, spec={"data": {**data, "tls.key": ""}})])
+    assert (
+        gateway_certificates.of(db, derived.key, SHOP).problem
+        == "Secret infra/shop: it needs tls.crt and tls.key"
+    )

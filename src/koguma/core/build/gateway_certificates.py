@@ -23,7 +23,7 @@ from koguma.core.gateway_api.listeners import CertificateRef
 from koguma.core.incremental import Db, question
 from koguma.envoy import server_tls
 from koguma.envoy.snapshot import SECRET, Failure, XdsResource
-from koguma.model import placeholder, reserved_secrets, tls_certificate
+from koguma.model import derived, placeholder, reserved_secrets, tls_certificate
 from koguma.model.kri import SecretName
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -175,7 +175,7 @@ def _source(gateway: Key, section: str, index: int, path: str, fields: Json) -> 
     if name:
         secret = str(SecretName("cert", "secret", f"{gateway.mesh}:{name}"))
         return _Source(path, f'Secret "{name}"', secret, fields)
-    name = fields.get(_CORE_SECRET)
+    name = _core_secret(gateway, fields)
     if name:
         secret = str(SecretName("cert", "secret", f"{gateway.mesh}:{name}"))
         return _Source(path, f"Secret {name}", secret, fields)
@@ -184,12 +184,21 @@ def _source(gateway: Key, section: str, index: int, path: str, fields: Json) -> 
     return _Source(path, f"{scope} certificate", secret, fields)
 
 
+def _core_secret(gateway: Key, source: Json) -> str:
+    """The namespace and name of a Kubernetes Secret; only a gateway that a Gateway became refers to one.
+
+    Whether it may was decided there; of what users write nobody has checked this field.
+    """
+    return (source.get(_CORE_SECRET) or "") if derived.source_name(gateway) else ""
+
+
 def _read(db: Db, gateway: Key, source: Json) -> TlsCertificate | str:
     name = source.get("secret")
     if name:
         return of_secret(db, gateway.mesh, gateway.zone, name)
-    if source.get(_CORE_SECRET):
-        return listeners.certificate(db, CertificateRef(*source[_CORE_SECRET].split("/", 1)))
+    name = _core_secret(gateway, source)
+    if name:
+        return listeners.certificate(db, CertificateRef(*name.split("/", 1)))
     if source.get("file"):
         return _FILE
     text = source.get("inlineString") or mesh_secret.decoded(source.get("inline") or "")
