@@ -25,12 +25,15 @@ _USERS = ("postgres", "nobody", "daemon")
 
 
 class Server:
-    """A server that can be stopped and started again; every database on it is empty when it is handed out."""
+    """A server that can be stopped and started again; every database on it is empty when it is handed out.
 
-    def __init__(self) -> None:
+    A standby follows another server from its first start on, until it is promoted.
+    """
+
+    def __init__(self, standby_of: "Server | None" = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="koguma-postgres-"))
         self._as = _other_user()
-        self._bin = self._binaries()
+        self._bin = standby_of._bin if standby_of else self._binaries()
         self._data = self.folder / "data"
         self._port = free_port()
         self._numbers = count(1)
@@ -39,7 +42,10 @@ class Server:
         if self._as:
             self.folder.chmod(0o755)
             shutil.chown(self._data, self._as["user"], self._as["group"])
-        self._initdb()
+        if standby_of:
+            self._copy(standby_of)
+        else:
+            self._initdb()
 
     def start(self) -> None:
         """Start, and return when it answers."""
@@ -66,6 +72,20 @@ class Server:
         self._process.send_signal(signal.SIGQUIT if at_once else signal.SIGINT)
         self._process.wait(30)
         self._process = None
+
+    def promote(self) -> None:
+        """Make a standby the primary, and return when it takes writes."""
+        self.execute("SELECT pg_promote(true, 30)")
+
+    def wait_for_standbys(self, *, needed: bool) -> None:
+        """Let commits wait until a standby has them, or not."""
+        self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{'*' if needed else ''}'")
+        self.execute("SELECT pg_reload_conf()")
+
+    @property
+    def host(self) -> str:
+        """Host and port, as in an address."""
+        return f"127.0.0.1:{self._port}"
 
     def remove(self) -> None:
         """Stop, if it runs, and delete everything."""
@@ -123,8 +143,13 @@ class Server:
         _outside_any_loop(run())
         return rows
 
+    def has(self, name: str) -> bool:
+        """Whether it has a database of this name."""
+        query = f"SELECT 1 FROM pg_database WHERE datname = '{name}'"
+        return bool(self.fetch(query, self._url("postgres")))
+
     def _url(self, name: str) -> str:
-        return f"postgresql://tester@127.0.0.1:{self._port}/{name}"
+        return f"postgresql://tester@{self.host}/{name}"
 
     def _answers(self) -> bool:
         try:
@@ -146,11 +171,16 @@ class Server:
             shutil.copytree(libraries, site / libraries.name)
         return site / package.name / "pginstall" / "bin"
 
+    def _copy(self, primary: "Server") -> None:
+        """Begin as a copy of a running server, and follow it."""
+        self._run("pg_basebackup", "-D", str(self._data), "-R", "-d", primary._url("postgres"), "-c", "fast")
+
     def _initdb(self) -> None:
-        command = [
-            *(str(self._bin / "initdb"), "-D", str(self._data), "-U", "tester", "--auth=trust"),
-            *("--no-sync", "--encoding=UTF8", "--locale=C"),
-        ]
+        where = ("-D", str(self._data), "-U", "tester", "--auth=trust")
+        self._run("initdb", *where, "--no-sync", "--encoding=UTF8", "--locale=C")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(self._bin / program), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", **self._as)
         assert done.returncode == 0, done.stderr
 

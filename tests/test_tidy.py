@@ -287,6 +287,7 @@ TASK_STARTERS = (
     "dp/",
     "xds/write_scheduler.py",
     "store/notifications.py",
+    "store/postgres_hosts.py",
     "reconcile/following.py",
 )
 FORKS = ("fork", "forkpty", "preexec_fn", "multiprocessing")

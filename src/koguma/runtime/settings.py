@@ -55,7 +55,8 @@ class Settings(Spec):
     store: Annotated[
         str,
         doc(
-            "sqlite:///FILE, postgresql://USER@HOST/DB or memory://; SQLite in the data directory by default."
+            "sqlite:///FILE, postgresql://USER@HOST,HOST/DB (several hosts: the one that takes writes) or"
+            " memory://; SQLite in the data directory by default."
         ),
     ] = ""
     store_key_file: Annotated[

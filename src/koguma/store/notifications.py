@@ -9,11 +9,14 @@ import asyncio
 from contextlib import suppress
 
 from koguma.store.contract import new_id
-from koguma.store.postgres_connection import Connection, connect
+from koguma.store.postgres_hosts import Connection, connect
 
 CHANNEL = "koguma_changes"
 SEND_SECONDS_MIN = 0.005  # between two of them, so that a flood of writes is not doubled
 RECONNECT_SECONDS = 1.0
+# A lost notification costs a poll interval, so neither disk nor standby need have it. The setting is for this
+# statement alone: behind a pooler, others use the same connection to the server.
+_NOTIFY = "SELECT pg_notify($1, $2) FROM set_config('synchronous_commit', 'off', true)"
 
 
 class Notifications:
@@ -60,8 +63,6 @@ class Notifications:
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _listen(self, db: Connection) -> None:
-        # A lost notification costs a poll interval, so the server need not sync the disk for it.
-        await db.execute("SET synchronous_commit = off")
         db.add_termination_listener(
             lambda _db: self._to_send.set()
         )  # to see the end of the connection while idle
@@ -70,7 +71,7 @@ class Notifications:
         while True:
             await self._to_send.wait()
             self._to_send.clear()
-            await db.execute("SELECT pg_notify($1, $2)", CHANNEL, self._id)
+            await db.execute(_NOTIFY, CHANNEL, self._id)
             await asyncio.sleep(SEND_SECONDS_MIN)
 
     def _receive(self, _db: object, _pid: int, _channel: str, sender: object) -> None:

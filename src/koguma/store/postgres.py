@@ -23,7 +23,10 @@ from koguma.store import migrate, row
 from koguma.store.contract import Change, Op, StoreUnusable, Unreadable, rfc3339
 from koguma.store.log import LogLost, LogSnapshot, RowsAfter, log_replaced, too_old
 from koguma.store.notifications import Notifications
-from koguma.store.postgres_connection import Connection, PostgresConnection, one_line
+from koguma.store.postgres_appends import Appends
+from koguma.store.postgres_connection import PostgresConnection
+from koguma.store.postgres_history import KnownHistory
+from koguma.store.postgres_hosts import Connection, one_line
 from koguma.store.row import Opened, Row
 from koguma.store.sealing import PLAIN, PREFIX_CHARACTERS, Sealing
 
@@ -80,7 +83,10 @@ _APPEND_STATEMENTS = (
 
 _LOCK = "SELECT revision FROM counter WHERE id = 1 FOR UPDATE"
 _NO_TIMEOUT = "SET LOCAL statement_timeout = 0"
-_BOUNDS = "SELECT revision, compacted FROM counter WHERE id = 1"
+_BOUNDS = """
+SELECT k.revision, k.compacted, c.transaction_id FROM counter k LEFT JOIN changes c ON c.revision = k.revision
+WHERE k.id = 1
+"""
 _LOAD = """
 SELECT p.revision, c.transaction_id, c.time, c.author, c.reason, c.op, p.kind, p.mesh, p.zone, p.namespace,
 p.name, p.core_name, c.body FROM current p LEFT JOIN changes c ON c.revision = p.revision
@@ -112,9 +118,10 @@ class PostgresLog:
     def __init__(self, url: str, sealing: Sealing = PLAIN) -> None:
         self._url = url
         self._sealing = sealing
-        self._writer = PostgresConnection(url)
         self._reader = PostgresConnection(url)
         self._notifications = Notifications(url)
+        self._known = KnownHistory()
+        self._appends = Appends(url, self._known)
 
     def __repr__(self) -> str:
         return f"PostgresLog({masked_url(self._url)!r})"
@@ -123,7 +130,7 @@ class PostgresLog:
         """Connect, migrate the tables, and start to listen."""
         where = masked_url(self._url)
         try:
-            async with self._writer.use() as db:
+            async with self._appends.use() as db:
                 await _migrate(db, where)
                 await self._reseal(db, where)
         except LogLost as lost:
@@ -150,11 +157,13 @@ class PostgresLog:
     async def close(self) -> None:
         """Close the connections."""
         await self._notifications.close()
-        await self._writer.close()
+        await self._appends.close()
         await self._reader.close()
 
     async def load(self) -> LogSnapshot:
         """The current objects, all as of one revision."""
+        self._known.forget()
+        await self._appends.settle()
         async with self._reader.use() as db, db.transaction(isolation="repeatable_read", readonly=True):
             await db.execute(_NO_TIMEOUT)
             bounds = await db.fetchrow(_BOUNDS)
@@ -163,34 +172,50 @@ class PostgresLog:
                 for values in await db.fetch(_LOAD, timeout=LONG_SECONDS)
             ]
         assert bounds is not None
+        self._known.follow(bounds["revision"], bounds["transaction_id"] or "")
         resources = tuple(entry for entry in entries if isinstance(entry, Resource))
         unreadable = tuple(entry for entry in entries if isinstance(entry, Unreadable))
         return LogSnapshot(bounds["revision"], bounds["compacted"], resources, unreadable)
 
     async def since(self, revision: int, limit: int | None = None) -> list[Change]:
         """The changes after a revision, oldest first."""
+        await self._appends.settle()
         async with self._reader.use() as db:
-            return await _since(db, revision, limit, self._sealing.opened)
+            await self._known.check(db)
+            changes = await _since(db, revision, limit, self._sealing.opened)
+        self._follow(changes)
+        return changes
+
+    def _follow(self, changes: Sequence[Change]) -> None:
+        if changes:
+            self._known.follow(changes[-1].revision, changes[-1].transaction)
 
     async def append(self, expected: int, rows: Sequence[Row]) -> bool:
         """Append rows, if `expected` is the newest revision."""
-        async with self._writer.use() as db:
+        async with self._appends.use() as db:
             try:
                 is_appended = await _append(db, expected, self._sealing.sealed(rows))
             except asyncpg.TransactionRollbackError:  # known not to have happened
                 return False
         if is_appended:
-            self._notifications.send()
+            self._appended(rows)
         return is_appended
 
     async def append_locked(self, after: int, rows_after: RowsAfter) -> None:
         """Lock the row of the counter, so that nobody else writes between reading and appending."""
-        async with self._writer.use() as db, db.transaction():
+        async with self._appends.use() as db, db.transaction():
             await db.fetchval(_LOCK)
-            rows = rows_after(await _since(db, after, None, self._sealing.opened))
-            rows = self._sealing.sealed(rows)
-            if rows and not await _append_in_transaction(db, rows[0].revision - 1, rows):
+            changes = await _since(db, after, None, self._sealing.opened)
+            rows = rows_after(changes)
+            sealed = self._sealing.sealed(rows)
+            if sealed and not await _append_in_transaction(db, sealed[0].revision - 1, sealed):
                 raise log_replaced(after)
+        self._follow(changes)
+        self._appended(rows)
+
+    def _appended(self, rows: Sequence[Row]) -> None:
+        if rows:
+            self._known.follow(rows[-1].revision, rows[-1].transaction_id)
         self._notifications.send()
 
     async def history(self, key: Key, limit: int) -> list[Change]:

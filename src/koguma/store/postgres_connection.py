@@ -6,43 +6,12 @@ Passwords stay in this module: the messages and errors it returns show the addre
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, TypeAlias
 
 import asyncpg
 
 from koguma.model.redacted import masked_url
-from koguma.store.contract import StoreUnusable
 from koguma.store.log import LogFull, LogLost, LogUnreachable
-
-if TYPE_CHECKING:
-    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
-else:
-    Connection = asyncpg.Connection
-
-CONNECT_SECONDS = 3.0
-COMMAND_SECONDS = 5.0
-_SERVER_SETTINGS = {
-    "application_name": "koguma",
-    "statement_timeout": "5000",
-    "idle_in_transaction_session_timeout": "5000",
-}
-
-# The server disconnected, is shutting down or lacks resources: the statement may or may not have happened.
-LOST = (
-    OSError,
-    TimeoutError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # asyncpg raises it when the server disconnects in the wrong moment
-    asyncpg.PostgresConnectionError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.InsufficientResourcesError,
-    asyncpg.TransactionRollbackError,
-)
-
-
-def one_line(error: BaseException) -> str:
-    """An error as text, even where its message is empty."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+from koguma.store.postgres_hosts import LOST, Connection, connect, one_line
 
 
 def _disk_full(url: str, error: asyncpg.DiskFullError) -> str:
@@ -50,22 +19,6 @@ def _disk_full(url: str, error: asyncpg.DiskFullError) -> str:
         f"the disk of the database {masked_url(url)} is full ({error}); make room there. Deletes need some"
         " too, and a shorter --history removes old revisions"
     )
-
-
-async def connect(url: str) -> Connection:
-    """A new connection. An error about the address does not quote it."""
-    try:
-        return await asyncpg.connect(
-            url,
-            timeout=CONNECT_SECONDS,
-            command_timeout=COMMAND_SECONDS,
-            server_settings=_SERVER_SETTINGS,
-        )
-    except ValueError:  # asyncpg quotes parts of the address, and a part may be the password
-        raise StoreUnusable(
-            f"{masked_url(url)} cannot be read as an address; write postgresql://user:password@host:port/database,"
-            " with %XX for special characters in the password"
-        ) from None
 
 
 class PostgresConnection:
@@ -86,6 +39,9 @@ class PostgresConnection:
                 yield self._connection
             except asyncpg.DiskFullError as error:  # an error of one statement, which did not happen
                 raise LogFull(_disk_full(self._url, error)) from error
+            except asyncpg.ReadOnlySQLTransactionError as error:  # it was the primary once; nothing happened
+                self.drop()
+                raise LogUnreachable(f"the database takes no writes, as a standby does ({error})") from error
             except LOST as error:
                 if isinstance(error, ValueError):  # asyncpg's check of arguments: a bug of ours
                     raise

@@ -219,13 +219,14 @@ class Writer:
         refresh = self._replica.load if isinstance(lost, Gone) else self._replica.catch_up
         _logger.warning("store lost while writing", transactions=len(writes), reason=str(lost))
         self.lost += 1
-        while writes := self._unanswered(writes):
+        # What another reader of the log has seen meanwhile is not believed: it may not be on the standbys.
+        while not all(write.is_answered for write in writes):
             if isinstance(lost, LogUnreachable):
                 self._fail_unsent((*writes, *self._queue), lost)
                 if all(write.is_answered for write in writes):
                     return
             await asyncio.sleep(pause)
-            self._expire(self._queue)
+            self._expire((*writes, *self._queue))
             pause = min(2 * pause, RETRY_SECONDS_MAX)
             try:
                 await refresh()
