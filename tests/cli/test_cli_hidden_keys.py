@@ -1,9 +1,11 @@
 """A diff by somebody who may not read keys: those that are the same are no difference, others are."""
 
 import json
+import re
 
 import pytest
 
+from tests import build, tls_certificates
 from tests.control_plane import LocalControlPlane
 from tests.core.external_servers import AUTHORITY, made
 from tests.kube_client import bind_role
@@ -53,3 +55,32 @@ def test_a_key_is_shown_as_changed_only_where_it_is(plane, koguma, monkeypatch, 
     assert not [line for line in lines if "port" in line]
     stored = plane("GET", "/meshes/default/meshexternalservices/bank").json
     assert stored["spec"] == bank(PAIRS[0])["spec"], "nothing was written"
+
+
+def https(hostname, **source):
+    tls = {"mode": "TERMINATE", "certificates": [source]}
+    return {"port": 443, "protocol": "HTTPS", "hostname": hostname, "tls": tls}
+
+
+def test_lint_says_of_certificates_what_its_user_may_know(plane, koguma, monkeypatch):
+    """Who may not read Secrets gets no warning about one that is there, nor about keys that are hidden."""
+    listeners = [
+        https("shop.lan", secret="shop"),
+        https("inline.lan", inlineString=tls_certificates.server("inline.lan")),
+        https("missing.lan", secret="missing"),
+    ]
+    gateway = build.document(
+        "MeshGateway",
+        "edge",
+        selectors=[{"match": {"kuma.io/service": "edge"}}],
+        conf={"listeners": listeners},
+    )
+    assert plane("POST", "/_apply", [build.document("Secret", "shop", data="eA=="), gateway]).status == 200
+    monkeypatch.setenv("KOGUMA_ADDRESS", plane.address)
+    found = {}
+    for user, groups in (("editor", []), ("mesh-system:admin", ["mesh-system:admin"])):
+        token = plane("POST", "/tokens/user", {"name": user, "groups": groups, "validFor": "1h"}).text
+        monkeypatch.setenv("KOGUMA_TOKEN", token)
+        lines = koguma("lint", "--live").out.splitlines()
+        found[user] = [re.search(r"listener 443:(\S+)", line)[1] for line in lines if "KG028" in line]
+    assert found == {"editor": [], "mesh-system:admin": ["shop.lan", "missing.lan"]}
