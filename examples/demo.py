@@ -1,8 +1,8 @@
 """`make demo`: a live mesh on this machine, and what to try with it.
 
 A control plane; `web`, and two versions of `backend`, each with a real Envoy beside it; mTLS between them; a
-route that sends nine of ten requests to version 1. Requests go through the mesh all the time, and who answers
-is shown. Needs no root, and leaves nothing behind.
+route that sends nine of ten requests to version 1; a gateway that lets HTTPS in. Requests go through the mesh
+all the time, and who answers is shown. Needs no root, and leaves nothing behind.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from examples import edge
 from examples.lifeline import LEFT_BEHIND
 
 KOGUMA = str(Path(sys.executable).with_name("koguma"))
@@ -211,8 +212,15 @@ def _run(data: Path, ports: Mapping[str, str], processes: Processes) -> int:
             return 1
         print(said, flush=True)
     _apply(environment, "policies.yaml")  # now that there is whom they are about
+    edge_port = free_port()
+    text = edge.documents(edge_port, edge.certificate(data / "localhost.pem"))
+    said = ready_line(processes.start(_gateway(data, environment, _door(line))))
+    if not said:
+        return 1
+    print(said, flush=True)
+    subprocess.run([KOGUMA, "apply", "-f", "-"], env=environment, check=True, input=text, text=True)
     traffic = Traffic(calls)
-    print(_words(data, address, calls), flush=True)
+    print(_words(data, address, calls, edge_port), flush=True)
     return _watch(plane, traffic)
 
 
@@ -227,7 +235,21 @@ def _door(line: str) -> str:
 
 
 def _sidecar(data: Path, environment: Mapping[str, str], door: str, name: str, target: int) -> list[str]:
-    """The words that run a proxy beside the service on a port, with a token for it and its service alone."""
+    """The words that run a proxy beside the service on a port."""
+    return [
+        *_proxy(data, environment, door, name),
+        *("--port", str(free_port()), "--service-port", str(target), "--protocol", "http"),
+        *("--port-name", "http"),
+    ]
+
+
+def _gateway(data: Path, environment: Mapping[str, str], door: str) -> list[str]:
+    """The words that run the gateway."""
+    return [*_proxy(data, environment, door, "edge-1"), "--gateway", "--tag", "kuma.io/service=edge"]
+
+
+def _proxy(data: Path, environment: Mapping[str, str], door: str, name: str) -> list[str]:
+    """The words that run a proxy, with a token for it and its service alone."""
     token = data / f"{name}.token"
     bound = ("--name", name, "--service", name.rpartition("-")[0])
     make = [KOGUMA, "token", "dataplane", "-m", "shop", *bound, "--valid-for", "24h"]
@@ -235,8 +257,7 @@ def _sidecar(data: Path, environment: Mapping[str, str], door: str, name: str, t
     token.write_text(subprocess.run(make, env=environment, check=True, capture_output=True, text=True).stdout)
     return [
         *("dp", "run", "--mesh", "shop", "--name", name),
-        *("--port", str(free_port()), "--service-port", str(target), "--protocol", "http"),
-        *("--port-name", "http", "--cp-address", door, "--dataplane-token-file", str(token)),
+        *("--cp-address", door, "--dataplane-token-file", str(token)),
         *("--concurrency", "1", "--drain-time", "1s", "--log-level", "warning", "--envoy-log-level", "error"),
         *(
             ("--user", "root") if os.geteuid() == 0 else ()
@@ -257,7 +278,7 @@ def _watch(plane: "subprocess.Popen[str]", traffic: Traffic) -> int:
     return plane.returncode or 0
 
 
-def _words(data: Path, address: str, calls: int) -> str:
+def _words(data: Path, address: str, calls: int, edge_port: int) -> str:
     koguma = ".venv/bin/koguma"
     return f"""
 A mesh runs: web -> backend v1 and v2, an Envoy beside each, mTLS between them. In another terminal, try:
@@ -266,6 +287,7 @@ A mesh runs: web -> backend v1 and v2, an Envoy beside each, mTLS between them. 
 
   {koguma} get proxies -m shop
   curl -s localhost:{calls}/
+  curl -s --cacert {data}/localhost.pem https://localhost:{edge_port}/   # from outside, through the gateway
 
   # change the split, and watch it below
   sed 's/weight: 90/weight: 50/; s/weight: 10/weight: 50/' examples/shop/policies.yaml | {koguma} apply -f -

@@ -1,6 +1,8 @@
 """`make demo`, as a newcomer runs it."""
 
+import json
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -21,10 +23,16 @@ def test_the_demo_is_a_live_mesh_and_ends_without_a_trace():
         assert any(name.startswith("koguma-demo-") for name in demo.made)
         for made in ("mesh/shop created", "meshtimeout/backend-is-quick", "meshhttproute/backend-split"):
             assert made in demo.text
-        for proxy in ("backend-1", "backend-2", "web-1"):
+        for proxy in ("backend-1", "backend-2", "web-1", "edge-1"):
             assert f"koguma dp: {proxy} (mesh shop) is ready" in demo.text
         assert "warning" not in demo.text
         demo.shows(SPLIT)
+        asked = re.search(r"curl -s (--cacert \S+ https://localhost:\d+/)", demo.text)
+        assert asked is not None
+        outside = subprocess.run(
+            ["curl", "-sS", *asked.group(1).split()], capture_output=True, text=True, check=True
+        )
+        assert json.loads(outside.stdout)["name"] == "web-1"
         seen = len(demo.lines)
         applied = koguma(demo, "apply", "-f", "examples/shop")
         assert (applied.returncode, applied.stderr) == (0, "")
@@ -48,7 +56,7 @@ def koguma(demo, *words):
 @pytest.mark.slow
 def test_a_demo_that_is_killed_takes_its_control_plane_and_envoys_with_it():
     with Demo() as demo:
-        assert demo.alive.count("envoy") == 3
+        assert demo.alive.count("envoy") == 4
         demo.kill()
         until(lambda: not demo.alive, "all have ended")
         until(lambda: not demo.made, "and nothing is left behind")

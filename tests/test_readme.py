@@ -74,7 +74,7 @@ def see(command, done, demo):
     elif command.startswith("koguma explain"):
         assert "MeshTimeout http.requestTimeout = 5s" in done.stdout
     elif command.startswith("koguma get proxies"):
-        assert done.stdout.count("synced") == 3
+        assert done.stdout.count("synced") == 4
     elif command.startswith("koguma diff"):
         assert "-          weight: 50\n+          weight: 10" in done.stdout
     elif "weight: 50" in command:
