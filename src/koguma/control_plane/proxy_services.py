@@ -33,6 +33,7 @@ from koguma.model.errors import KogumaError
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 from koguma.proof.prover import Prover
+from koguma.reconcile.gateway_statuses import GatewayStatuses
 from koguma.reconcile.statuses import StatusWriter
 from koguma.runtime.checks import Check
 from koguma.runtime.settings import Settings
@@ -86,6 +87,8 @@ class ProxyServices:
     async def start(self, identity: ServerIdentity) -> None:
         """Load Envoy's schema, and listen."""
         self._run("status writer", self._statuses.run)
+        gateways = GatewayStatuses(self._context, self._clock, self._connected)
+        self._run("statuses of gateways", gateways.run)
         try:
             binary = schema.find_envoy()
             known = await asyncio.to_thread(schema.load, binary)

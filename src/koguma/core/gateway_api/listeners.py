@@ -129,21 +129,20 @@ def of(db: Db, gateway: Key) -> tuple[GatewayApiListener, ...]:
     owners = (gateway, *(each for each in sets(db, gateway) if is_allowed(db, gateway, each)))
     found: list[GatewayApiListener] = []
     for owner in owners:
-        written = _written(db, owner, gateway)
-        found += [_with_conflict(each, found, written) for each in written]
+        left = [_with_conflicts(each, found) for each in _written(db, owner, gateway)]
+        found += [_with_conflicts(each, left) for each in left]
     return tuple(found)
 
 
-def _with_conflict(
-    listener: GatewayApiListener,
-    earlier: Sequence[GatewayApiListener],
-    siblings: Sequence[GatewayApiListener],
-) -> GatewayApiListener:
-    others = (*(each for each in earlier if each.conflict is None), *siblings)
+def _with_conflicts(listener: GatewayApiListener, others: Sequence[GatewayApiListener]) -> GatewayApiListener:
+    """A listener with its first conflict; who has lost already is in nobody's way."""
+    if listener.conflict is not None:
+        return listener
     for other in others:
-        conflict = _conflict(listener, other) if other is not listener else None
-        if conflict is not None:
-            return msgspec.structs.replace(listener, conflict=conflict)
+        if other.conflict is None and other is not listener:
+            conflict = _conflict(listener, other)
+            if conflict is not None:
+                return msgspec.structs.replace(listener, conflict=conflict)
     return listener
 
 

@@ -143,7 +143,7 @@ class ListenerTls(Spec):
     ] = None
 
 
-class GatewayListener(Spec, kw_only=True):
+class ListenerEntry(Spec, kw_only=True):
     """A port on which a gateway accepts connections, for one host name or for all."""
 
     name: Annotated[SectionName, doc("Its name, by which routes choose it.")]
@@ -244,7 +244,7 @@ class GatewaySpec(Spec):
 
     gateway_class_name: Annotated[ObjectName, doc("Its GatewayClass: `koguma`.")]
     listeners: Annotated[
-        tuple[GatewayListener, ...],
+        tuple[ListenerEntry, ...],
         doc("Where it listens.", min_length=1, max_length=LISTENERS_MAX),
         keyed_by("name"),
     ]
@@ -305,7 +305,7 @@ class ListenerSetSpec(Spec):
 
     parent_ref: Annotated[ParentGateway, doc("The Gateway.")]
     listeners: Annotated[
-        tuple[GatewayListener, ...],
+        tuple[ListenerEntry, ...],
         doc("The listeners.", min_length=1, max_length=LISTENERS_MAX),
         keyed_by("name"),
     ]

@@ -16,8 +16,8 @@ from koguma.model.gateway_api.backend_tls import (
 )
 from koguma.model.gateway_api.gateways import (
     GatewayClassSpec,
-    GatewayListener,
     GatewaySpec,
+    ListenerEntry,
     ListenerSetSpec,
     SpecAddress,
 )
@@ -51,7 +51,7 @@ def listener_set(spec: ListenerSetSpec, _context: ValidationContext) -> Iterator
     yield from _listeners(spec.listeners)
 
 
-def _listeners(listeners: Sequence[GatewayListener]) -> Iterator[Violation]:
+def _listeners(listeners: Sequence[ListenerEntry]) -> Iterator[Violation]:
     for index, listener in enumerate(listeners):
         yield from _listener(listener, item("spec.listeners", index))
     for (first, one), (second, other) in itertools.combinations(enumerate(listeners), 2):
@@ -61,11 +61,11 @@ def _listeners(listeners: Sequence[GatewayListener]) -> Iterator[Violation]:
             yield field_errors.invalid(at, other.name, text, "distinct")
 
 
-def _bound_to(listener: GatewayListener) -> tuple[int, str, str | None]:
+def _bound_to(listener: ListenerEntry) -> tuple[int, str, str | None]:
     return listener.port, listener.protocol.upper(), listener.hostname
 
 
-def _listener(listener: GatewayListener, path: str) -> Iterator[Violation]:
+def _listener(listener: ListenerEntry, path: str) -> Iterator[Violation]:
     protocol, tls = listener.protocol.upper(), listener.tls
     if tls is not None and protocol in _UNENCRYPTED:
         yield field_errors.forbidden(f"{path}.tls", f"protocol {listener.protocol} has no TLS")
