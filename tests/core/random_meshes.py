@@ -14,10 +14,12 @@ from building import KINDS as ALL
 from building import stored
 
 from koguma.core.build.network import NodeMetadata
+from koguma.core.gateway_api import backend_tls
 from koguma.model import documents
 from koguma.model.errors import Invalid
 from koguma.model.resource import Key, Resource
 from tests import tls_certificates
+from tests.authority import Authority
 
 SERVICES = ("a", "b", "c")
 PROXIES = ("p1", "p2", "p3")
@@ -397,6 +399,7 @@ def _gateway_api_route(random: Random) -> Resource:
     elsewhere = gateway_api.backend("a", namespace="other")
     rules = [
         gateway_api.rule(random.choice(["/", "/x", "/y"]), *refs),
+        gateway_api.rule("/s", *refs, **random.choice(_RULE_SETTINGS)),
         gateway_api.rule("/z", *refs, elsewhere, filters=random.choice([[], [{"type": "Odd"}]])),
     ]
     created = f"2026-01-0{random.randint(1, 3)}T00:00:00Z"
@@ -411,12 +414,46 @@ def _gateway_api_route(random: Random) -> Resource:
     )
 
 
+_ORIGINS = {"type": "CORS", "cors": {"allowOrigins": ["https://*.test"]}}
+_RULE_SETTINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"timeouts": {"request": "3s"}, "retry": {"codes": [503]}},
+    {"sessionPersistence": {"sessionName": "s"}, "filters": [_ORIGINS]},
+    {"sessionPersistence": {"idleTimeout": "1s"}},
+)
+
+
+def _backend_tls_policy(random: Random) -> Resource:
+    section = random.choice([{}, {"sectionName": "http"}])
+    target = {"group": "", "kind": "Service", "name": random.choice(SERVICES), **section}
+    ca = random.choice(
+        [
+            {"wellKnownCACertificates": "System"},
+            {"caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}]},
+        ]
+    )
+    spec = {"targetRefs": [target], "validation": {"hostname": f"{random.choice('ab')}.test", **ca}}
+    created = f"2026-01-0{random.randint(1, 3)}T00:00:00Z"
+    name = random.choice(["t1", "t2"])
+    return gateway_api.stored(backend_tls.KIND, name, spec, _MESH_NAMESPACE, creation_time=created)
+
+
+_CA = Authority().pem[0]
+
+
+def _config_map(random: Random) -> Resource:
+    data = {"ca.crt": random.choice([_CA, "no certificate"])}
+    return gateway_api.stored("ConfigMap.core", "ca", {"data": data}, _MESH_NAMESPACE)
+
+
 def _grant(random: Random) -> Resource:
     return gateway_api.grant(from_=random.choice([_MESH_NAMESPACE, "shop"]))
 
 
 _MESH_NAMESPACE = "mesh-default"  # where services without a namespace are
 GATEWAY_API = {
+    "BackendTLSPolicy": _backend_tls_policy,
+    "ConfigMap": _config_map,
     "GatewayClass": _gateway_class,
     "Gateway": _gateway,
     "HTTPRoute": _gateway_api_route,
