@@ -19,7 +19,7 @@ from koguma.core.match import Selector
 from koguma.core.world import Pairs, Proxy
 from koguma.model.nearest import nearest
 from koguma.model.resource import Key
-from koguma.model.violation import child
+from koguma.model.violation import child, item
 
 _ROUTE_OF_GATEWAYS: Final = f"a route acts on a gateway only where its targetRef has kind {GATEWAY}"
 
@@ -100,8 +100,9 @@ def _route_of_the_mesh(db: Db, policy: Key) -> Iterator[Problem]:
 
 
 def of_gateway(db: Db, gateway: Key) -> Iterator[Problem]:
-    """A MeshGateway that no proxy serves, or that another one equals."""
+    """A MeshGateway that no proxy serves, or one of its listeners; or that another one equals."""
     yield from _unserved(db, gateway)
+    yield from _between_meshes(db, gateway)
     for other in world.BY_KIND.keys(db, (GATEWAY, gateway.mesh)):
         if other != gateway:
             yield from _tie(db, *sorted((gateway, other)))
@@ -127,6 +128,21 @@ def _unserved(db: Db, gateway: Key) -> Iterator[Problem]:
             " `koguma dp run --gateway` and these tags, or correct selectors"
         )
     yield Problem(GATEWAY_UNSERVED, message, (gateway,), path="selectors")
+
+
+def _between_meshes(db: Db, gateway: Key) -> Iterator[Problem]:
+    """Listeners for calls of other meshes, which gateways do not serve."""
+    resource = world.RESOURCES.get(db, gateway)
+    written = ((resource.spec.get("conf") or {}).get("listeners") or ()) if resource else ()
+    for number, listener in enumerate(written):
+        if listener.get("crossMesh"):
+            message = (
+                f"no proxy listens on port {listener.get('port')} of {gateway}: it is for calls of other"
+                " meshes (crossMesh), which cannot be served yet; until then let other meshes call an HTTPS"
+                " listener through a MeshExternalService"
+            )
+            path = child(item("conf.listeners", number), "crossMesh")
+            yield Problem(GATEWAY_UNSERVED, message, (gateway,), path=path)
 
 
 def _built_in(db: Db, mesh: str) -> Iterator[Proxy]:
