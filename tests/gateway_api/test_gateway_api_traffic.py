@@ -211,5 +211,8 @@ def test_a_route_of_a_service_acts_in_the_caller(mesh: EdgeMesh) -> None:
     eventually(lambda: served_by(mesh.web.call("one", path="/two")), "two")  # MeshHTTPRouteMatching
     assert mesh.web.call("one", path="/one").headers["x-mesh"] == "yes"
     assert mesh.web.call("one", path="/else").status == 404
+    explained = mesh.koguma("explain", "dataplane", "web-1", "--to", "one", "-o", "json").stdout
+    assert "kri_httproute_default_default__in-mesh_" in explained
+    assert '"path": "spec.rules[1].filters"' in explained
     mesh.request("DELETE", f"{ROUTES}/in-mesh")
     eventually(lambda: served_by(mesh.web.call("one", path="/two")), "one")

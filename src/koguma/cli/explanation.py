@@ -105,7 +105,10 @@ class FilesInspect:
 
     def route_policies(self, outbound: str, route: str) -> Json:
         """The policies for calls to an outbound through a route."""
-        return inspect.route_policies(self._db, self._port(outbound), self._key(route), fields=True)
+        port = self._port(outbound)
+        key = inspect.route_named(self._db, port, route)
+        assert key is not None, route  # it comes from the routes
+        return inspect.route_policies(self._db, port, key, fields=True)
 
     def place(self, origin: Mapping[str, Json]) -> str:
         """File, line and column; a policy in no file is a default of the mesh."""
@@ -114,7 +117,9 @@ class FilesInspect:
 
     def line(self, origin: Mapping[str, Json]) -> str:
         """File, line and column; or that it comes with the mesh."""
-        document = self._documents.get(self._key(origin["kri"]))
+        parsed = kri.parse(origin["kri"])
+        known = parsed.short in self._kinds.by_short  # else it is of the Gateway API, and in no file
+        document = self._documents.get(self._key(origin["kri"])) if known else None
         return inputs.place(document, origin["path"]) if document else _WITH_MESH
 
     def _port(self, outbound: str) -> PortRules:

@@ -12,7 +12,7 @@ from typing import Final
 
 from koguma.core import inbound, problems, routes, rules, rules_view, world
 from koguma.core import match as matching
-from koguma.core.build import network
+from koguma.core.build import encoding, network
 from koguma.core.inbound import Client, InboundRule
 from koguma.core.incremental import Db
 from koguma.core.items import ByKind, Entries
@@ -222,6 +222,12 @@ def route_policies(db: Db, port: PortRules, route: Key, *, fields: bool = False)
     acting = {entry.policy for _, entries in _routes(db, port) for entry in entries}
     by_kind = next((entries_by_kind for each, entries_by_kind in port.routes if each.key == route), ())
     return _with_inactive(db, "to", by_kind if route in acting else (), partial(_merged, viewer, listed=True))
+
+
+def route_named(db: Db, port: PortRules, kri: str) -> Key | None:
+    """The route of this KRI that a port has: also one that was converted, which has its source's KRI."""
+    acting = (entry.policy for _, entries in _routes(db, port) for entry in entries)
+    return next((key for key in acting if encoding.kri(db, key, "") == kri), None)
 
 
 def _routes(db: Db, port: PortRules) -> Iterator[tuple[str, Entries]]:

@@ -107,19 +107,23 @@ def attachment(
     if found is None:
         return None
 
+    named = f"{kind} {namespace}/{key.name}"
+
     def refused(reason: str, message: str) -> RouteAttachment:
         return RouteAttachment(found.mesh, found.gateway, (), reason, message)
 
     referred = [each for each in found.listeners if _is_referred(ref, each)]
     if not referred:
-        return refused(NO_MATCHING_PARENT, f"{key} has no listener with this sectionName and port")
+        return refused(NO_MATCHING_PARENT, f"{named} has no listener with this sectionName and port")
     allowing = [each for each in referred if _allows(db, found, each, route)]
     if not allowing:
         what = f"{objects.word(route.kind)}s of namespace {route.namespace}"
-        return refused(NOT_ALLOWED, f"no listener of {key} that is referred to allows {what}")
+        return refused(NOT_ALLOWED, f"no listener of {named} that is referred to allows {what}")
     fitting = tuple(each for each in allowing if hostname.intersection(each.hostname, hostnames))
     if not fitting:
-        return refused(NO_MATCHING_HOSTNAME, f"no listener of {key} has a host name in common with the route")
+        return refused(
+            NO_MATCHING_HOSTNAME, f"no listener of {named} has a host name in common with the route"
+        )
     return RouteAttachment(found.mesh, found.gateway, fitting)
 
 

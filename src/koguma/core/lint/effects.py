@@ -21,6 +21,7 @@ from koguma.core.lint.problem import (
 )
 from koguma.core.routes import Normalised, NormalMatch
 from koguma.model import target_ref
+from koguma.model.derived import DerivedResource
 from koguma.model.kind import ValidationContext
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -30,7 +31,7 @@ from koguma.model.violation import child, item
 def advice(db: Db, key: Key) -> Iterator[Problem]:
     """The warnings of the kind itself: deprecated fields, and fields without effect."""
     resource = world.RESOURCES.get(db, key)
-    if resource is None:
+    if resource is None or isinstance(resource, DerivedResource):  # a status warns of what was converted
         return
     kind = world.kind_of(db, key.kind)
     context = ValidationContext(world.control_plane(db), key.name, key.mesh, key.namespace, resource.labels)
