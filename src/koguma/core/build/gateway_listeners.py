@@ -49,7 +49,7 @@ _HTTP2: Final[Data] = {
 }
 
 
-class Chain(msgspec.Struct, frozen=True):
+class GatewayChain(msgspec.Struct, frozen=True):
     """A filter chain, what it needs, and what comes beside the listener."""
 
     data: Data
@@ -83,7 +83,7 @@ def listener(
     return *beside, encoding.encoded(db, snapshot.LISTENER, name, data, needs, str(port.gateway))
 
 
-def _chains(db: Db, port: GatewayPort, client: ClientContext, name: str) -> Iterator[Chain]:
+def _chains(db: Db, port: GatewayPort, client: ClientContext, name: str) -> Iterator[GatewayChain]:
     if not port.listeners[0].listener.has_tls:
         yield _plain_chain(db, port, client, name)
         return
@@ -91,7 +91,7 @@ def _chains(db: Db, port: GatewayPort, client: ClientContext, name: str) -> Iter
         yield _tls_chain(db, port, client, name, each)
 
 
-def _plain_chain(db: Db, port: GatewayPort, client: ClientContext, name: str) -> Chain:
+def _plain_chain(db: Db, port: GatewayPort, client: ClientContext, name: str) -> GatewayChain:
     """The one chain of a port whose clients do not speak TLS; the first listener's policies shape it."""
     first = port.listeners[0]
     if first.listener.is_http:
@@ -99,7 +99,9 @@ def _plain_chain(db: Db, port: GatewayPort, client: ClientContext, name: str) ->
     return _tcp_chain(db, port, port.listeners, client, name)
 
 
-def _tls_chain(db: Db, port: GatewayPort, client: ClientContext, name: str, served: ServedListener) -> Chain:
+def _tls_chain(
+    db: Db, port: GatewayPort, client: ClientContext, name: str, served: ServedListener
+) -> GatewayChain:
     """The chain of one host name, by server name; without one in the hello only that of `*` is left."""
     own, chain_name = served.listener, names.on_host(name, served.listener.hostname)
     match: Data = {"transport_protocol": "tls"}
@@ -109,7 +111,7 @@ def _tls_chain(db: Db, port: GatewayPort, client: ClientContext, name: str, serv
     certificates = gateway_certificates.of(db, port.gateway, own.section) if own.ends_tls else None
     failures = tuple(_failures(certificates, chain_name, port.gateway)) if certificates else ()
     if certificates and not certificates.secrets:
-        return Chain({**named, "filters": [server_tls.REFUSAL]}, (), failures)
+        return GatewayChain({**named, "filters": [server_tls.REFUSAL]}, (), failures)
     chain = (
         _http_chain(db, served, client, chain_name)
         if own.is_http
@@ -121,7 +123,7 @@ def _tls_chain(db: Db, port: GatewayPort, client: ClientContext, name: str, serv
         data["transport_socket"] = server_tls.socket(certificates.secrets, alpn)
         data["transport_socket_connect_timeout"] = _HANDSHAKE_TIMEOUT
     secrets = ((snapshot.SECRET, secret) for secret in (certificates.secrets if certificates else ()))
-    return Chain(data, (*chain.needs, *secrets), (*chain.resources, *failures))
+    return GatewayChain(data, (*chain.needs, *secrets), (*chain.resources, *failures))
 
 
 def _failures(certificates: ListenerCertificates, name: str, gateway: Key) -> Iterator[Failure]:
@@ -131,7 +133,7 @@ def _failures(certificates: ListenerCertificates, name: str, gateway: Key) -> It
         yield Failure("certificate", name, certificates.problem, str(gateway))
 
 
-def _http_chain(db: Db, served: ServedListener, client: ClientContext, name: str) -> Chain:
+def _http_chain(db: Db, served: ServedListener, client: ClientContext, name: str) -> GatewayChain:
     where = client.where("http", names.resource(name), is_gateway=True)
     of_listener = gateway_overlays.of(db, served.acting, where)
     of_routes = {
@@ -146,7 +148,7 @@ def _http_chain(db: Db, served: ServedListener, client: ClientContext, name: str
     needs = ((snapshot.ROUTES, name), *added_resources.needed(parts))
     beside = (*of_listener.failures, *added_resources.clusters(db, parts))
     on_routes = gateway_filters.on_listener((of_listener, *of_routes.values()))
-    return Chain({"filters": skeletons.chain(parts, on_routes)}, needs, beside)
+    return GatewayChain({"filters": skeletons.chain(parts, on_routes)}, needs, beside)
 
 
 def _hcm(name: str) -> Data:
@@ -167,7 +169,7 @@ def _hcm(name: str) -> Data:
 
 def _tcp_chain(
     db: Db, port: GatewayPort, served: tuple[ServedListener, ...], client: ClientContext, name: str
-) -> Chain:
+) -> GatewayChain:
     where = client.where("tcp", names.resource(name), is_gateway=True)
     target, backend_ports, route = _split(db, port, served, client)
     backend = backend_ports[0] if len(backend_ports) == 1 else None
@@ -177,7 +179,7 @@ def _tcp_chain(
     parts["network_filters"] = {**(parts.get("network_filters") or {}), **(parts.get("extensions") or {})}
     needs = (*outbound_listeners.cluster_ids(db, backend_ports), *added_resources.needed(parts))
     beside = (*policy_overlays.failures, *added_resources.clusters(db, parts))
-    return Chain({"filters": skeletons.chain(parts)}, needs, beside)
+    return GatewayChain({"filters": skeletons.chain(parts)}, needs, beside)
 
 
 def tcp_backends(db: Db, port: GatewayPort, client: ClientContext) -> tuple[BackendPort, ...]:
