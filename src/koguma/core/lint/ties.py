@@ -161,8 +161,12 @@ def _loss(db: Db, entry: ItemId, rival: ItemId, at: list[str]) -> Problem:
 def leaves(db: Db, entry: ItemId) -> Mapping[str, tuple[str, Json]]:
     """The fields that an entry sets: path and value, by an id that is equal for the same field.
 
-    Elements of lists that are joined cannot lose, so they are left out.
+    Elements of lists that are joined cannot lose, so they are left out: those whose name begins with
+    `append`, and the rules of permissions, which are asked one by one.
     """
+    policy = world.kind_of(db, entry.policy.kind).policy
+    if entry.list == "rules" and policy is not None and policy.hooks.permits is not None:
+        return {}
     conf = items.item(db, entry).conf
     if entry.policy.kind == target_ref.HTTP_ROUTE:
         return dict(_rule_leaves(conf))
