@@ -21,13 +21,15 @@ def connect(
     name: str = "web-1",
     mesh: str = "default",
     shown: str | None = None,
+    *,
+    is_delta: bool = True,
     **metadata: Any,
 ) -> Any:
     """Connect a proxy that brings a Dataplane, if any, and shows a token."""
     if brings is not None:
         metadata["dataplane.resource"] = json.dumps(brings)
     token = web_token(plane) if shown is None else shown
-    request = ConnectRequest(mesh, name, token, metadata, "1.40.0")
+    request = ConnectRequest(mesh, name, token, metadata, "1.40.0", is_delta=is_delta)
     return plane.run(plane.plane._proxies.fleet.connect(request))
 
 
