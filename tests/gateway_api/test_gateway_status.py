@@ -2,9 +2,12 @@
 
 import base64
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 
+from koguma.model.gateway_api.features import SUPPORTED
 from tests.control_plane import LocalControlPlane
 from tests.kube_client import CORE, KubeClient
 from tests.tls_certificates import certificate, ecdsa_key, pem
@@ -73,6 +76,12 @@ def test_the_class_is_there_accepted_and_comes_back(plane):
     assert "HTTPRoute" in names
     assert classes.delete("koguma").status == 200
     until(lambda: classes.exists("koguma"))
+
+
+def test_the_page_lists_what_the_class_claims():
+    page = (Path(__file__).parents[2] / "docs" / "gateway-api.md").read_text()
+    (listed,) = re.findall(r"lists what can be done:\n\n(.*?)\n\n", page, re.DOTALL)
+    assert tuple(re.findall(r"`(\w+)`", listed)) == SUPPORTED
 
 
 def test_gatewayclass_observed_generation_bump(plane):

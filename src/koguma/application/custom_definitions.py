@@ -13,10 +13,11 @@ import msgspec
 from koguma.application.context import Context
 from koguma.kube import aggregation, catalog, field_errors
 from koguma.kube.custom import endpoints as custom_endpoints
-from koguma.kube.kinds import parts
+from koguma.kube.kinds import gateway_api, parts
 from koguma.kube.kinds.apiregistration import API_SERVICE
 from koguma.kube.kinds.custom_definitions import APPROVAL, CLEANUP, DEFINITION, is_protected
 from koguma.model.errors import Conflict, Forbidden, Invalid
+from koguma.model.gateway_api.references import GROUP as GATEWAY_API
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import Violation, item
@@ -48,7 +49,8 @@ def check(context: Context, resource: Resource, before: Resource | None) -> None
             f"there may be {DEFINITIONS_MAX} CustomResourceDefinitions; delete some that nobody needs"
         )
     violations: list[Violation] = []
-    if group in {endpoint.group for endpoint in catalog.built_in(context.kinds)}:
+    served = {endpoint.group for endpoint in catalog.built_in(context.kinds)} - {GATEWAY_API}
+    if group in served:
         violations.append(
             field_errors.forbidden("spec.group", f"{group} is served by the control plane itself")
         )
@@ -62,6 +64,17 @@ def check(context: Context, resource: Resource, before: Resource | None) -> None
     violations += _removed_versions(resource.spec, before.status if before else None)
     if violations:
         raise Invalid(violations)
+
+
+def warnings(resource: Resource) -> Iterator[str]:
+    """What the writer of a definition should know: those of the Gateway API are stored, and change nothing.
+
+    Charts bring them along, and look whether they are there.
+    """
+    kind = parts.as_map(parts.as_map(resource.spec).get("names")).get("kind")
+    if _group(resource) == GATEWAY_API and kind in {each.name for each in gateway_api.KINDS}:
+        served = f"{kind} of {GATEWAY_API} is served by the control plane itself"
+        yield f"{served}; this definition changes nothing"
 
 
 def _remote_versions(context: Context, spec: Json, before: Json) -> Iterator[Violation]:

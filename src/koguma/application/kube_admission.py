@@ -157,7 +157,11 @@ class KubeAdmission(msgspec.Struct, frozen=True):
             custom_definitions.check(self.context, resource, before)
             status = custom_definitions.status_of(self.context, resource)
             resource = msgspec.structs.replace(resource, status=status)
-        warnings = quota.warnings(spec, self.context.catalog.registry) if quota.is_quota(resource) else ()
+        warnings: Iterable[str] = ()
+        if quota.is_quota(resource):
+            warnings = quota.warnings(spec, self.context.catalog.registry)
+        elif custom_definitions.is_definition(resource):
+            warnings = custom_definitions.warnings(resource)
         return PlannedWrite(resource, self._expected_revision(resource), (), tuple(warnings))
 
     def _custom(self, written: DecodedObject, version: CustomVersion) -> PlannedWrite:

@@ -49,14 +49,20 @@ class LiveCatalog:
         self._added = (*self._added, endpoint)
 
     def _custom(self, kinds: Kinds, definitions: tuple[Resource, ...]) -> Iterator[KubeEndpoint]:
-        """The endpoints of all definitions; the older one is served where two name the same kind."""
-        known = {(each.api_version, each.kind_name) for each in (*catalog.built_in(kinds), *self._added)}
+        """The endpoints of all definitions; the older one is served where two name the same kind.
+
+        What is built in stays so in all versions, whatever definitions say of it.
+        """
+        built_in = (*catalog.built_in(kinds), *self._added)
+        known = {(each.api_version, each.kind_name) for each in built_in}
+        taken = {(each.group, word) for each in built_in for word in (each.kind_name, each.plural)}
         kept: dict[str, tuple[int, Endpoints]] = {}
         for definition in sorted(definitions, key=_age):
             kept[definition.uid] = self._endpoints(definition)
             for endpoint in kept[definition.uid][1]:
                 name = (endpoint.api_version, endpoint.kind_name)
-                if name not in known:
+                words = {(endpoint.group, word) for word in (endpoint.kind_name, endpoint.plural)}
+                if name not in known and taken.isdisjoint(words):
                     known.add(name)
                     yield endpoint
         self._of_definitions = kept
