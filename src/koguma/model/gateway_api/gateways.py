@@ -239,7 +239,7 @@ class GatewayTls(Spec):
     frontend: Annotated[GatewayFrontend | None, doc("From clients.")] = None
 
 
-class GatewaySpec(Spec):
+class GatewayObjectSpec(Spec):
     """Where a gateway listens, and for whom."""
 
     gateway_class_name: Annotated[ObjectName, doc("Its GatewayClass: `koguma`.")]

@@ -16,7 +16,7 @@ from koguma.model.gateway_api.backend_tls import (
 )
 from koguma.model.gateway_api.gateways import (
     GatewayClassSpec,
-    GatewaySpec,
+    GatewayObjectSpec,
     ListenerEntry,
     ListenerSetSpec,
     SpecAddress,
@@ -37,7 +37,7 @@ def gateway_class(spec: GatewayClassSpec, context: ValidationContext) -> Iterato
         yield field_errors.invalid(at, spec.controller_name, field_errors.IMMUTABLE, "changed")
 
 
-def gateway(spec: GatewaySpec, _context: ValidationContext) -> Iterator[Violation]:
+def gateway(spec: GatewayObjectSpec, _context: ValidationContext) -> Iterator[Violation]:
     """What must hold in a Gateway."""
     yield from _listeners(spec.listeners)
     yield from _addresses(spec.addresses or ())

@@ -7,7 +7,7 @@ from koguma.model.gateway_api.conditions import AttachedPolicyStatus
 from koguma.model.gateway_api.gateways import (
     GatewayClassSpec,
     GatewayClassStatus,
-    GatewaySpec,
+    GatewayObjectSpec,
     GatewayStatus,
     ListenerSetSpec,
     ListenerSetStatus,
@@ -43,7 +43,7 @@ GATEWAY = kind_of(
     "Gateway",
     "gateways",
     "A gateway: where traffic comes in, and which routes may be attached to it.",
-    GatewaySpec,
+    GatewayObjectSpec,
     GatewayStatus,
     gateway_rules.gateway,
     (
