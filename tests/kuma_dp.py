@@ -199,6 +199,10 @@ class KumaDp:
 
 
 def _service(dataplane: Mapping[str, Any]) -> list[str]:
-    """The service of a Dataplane's first port, if it has one."""
-    inbounds = dataplane["networking"].get("inbound") or ()
-    return [inbound["tags"]["kuma.io/service"] for inbound in inbounds][:1]
+    """The service of a Dataplane's first port or of its gateway, if it has one."""
+    networking = dataplane["networking"]
+    tagged = [
+        *(networking.get("inbound") or ()),
+        *([networking["gateway"]] if "gateway" in networking else ()),
+    ]
+    return [part["tags"]["kuma.io/service"] for part in tagged][:1]

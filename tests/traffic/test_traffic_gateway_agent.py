@@ -1,10 +1,14 @@
 """`koguma dp run --gateway` on real processes: registration, readiness, limits of connections, its end."""
 
+import contextlib
 import json
 
 import pytest
 
+from tests.http_client import call
+from tests.kuma_dp import KumaDp
 from tests.live_mesh import LiveMesh
+from tests.ports import free_port
 from tests.waiting import until
 
 GATEWAY = {
@@ -58,6 +62,37 @@ def test_a_gateway_registers_itself_and_is_ready_before_there_is_a_mesh_gateway(
 def listener(port, limit=None, **fields):
     resources = {"resources": {"connectionLimit": limit}} if limit else {}
     return {"port": port, "protocol": "HTTP", **resources, **fields}
+
+
+@pytest.mark.parametrize("variant", ["DELTA_GRPC", "GRPC"])
+def test_kumas_agent_runs_a_gateway_too(mesh, variant):
+    port = free_port()
+    direct = {"type": "DirectResponse", "directResponse": {"status": 418}}
+    rule = {"matches": [{"path": {"type": "PathPrefix", "value": "/"}}], "default": {"filters": [direct]}}
+    to = {"targetRef": {"kind": "Mesh"}, "rules": [rule]}
+    top = {"kind": "MeshGateway", "name": "edge"}
+    mesh.apply(
+        {**GATEWAY, "conf": {"listeners": [listener(port, 9)]}},
+        {"type": "MeshHTTPRoute", "name": "teapot", "spec": {"targetRef": top, "to": [to]}},
+    )
+    document = {
+        "type": "Dataplane",
+        "name": f"kuma-{variant.lower().replace('_', '-')}",
+        "networking": {
+            "address": "127.0.0.1",
+            "admin": {"port": free_port()},
+            "gateway": {"type": "BUILTIN", "tags": {"kuma.io/service": "edge"}},
+        },
+        "envoy": {"xdsTransportProtocolVariant": variant},
+    }
+    with contextlib.closing(KumaDp(mesh, document)) as kuma:
+        kuma.wait()
+        until(lambda: call(port).status == 418, "the gateway answers")
+        entries = kuma.admin("/runtime").json["entries"]
+        limit = f"envoy.resource_limits.listener.kri_mgw_shop_default__edge_{port}.connection_limit"
+        assert entries[limit]["final_value"] == "9"
+    mesh.delete("meshhttproutes", "teapot")
+    mesh.delete("meshgateways", "edge")
 
 
 def test_limits_of_all_listeners_come_as_one_resource_and_change_without_a_restart(mesh, tmp_path):
