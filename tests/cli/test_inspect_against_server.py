@@ -1,6 +1,7 @@
 """lint, inspect and explain against a real control plane, and what a writer hears; a mesh for each test."""
 
 import json
+import re
 import time
 
 import pytest
@@ -325,3 +326,58 @@ spec:
     assert "Acts" not in policy
     acting = cli("inspect", "policy", "meshtimeout", "of-service", "-m", shop)
     assert (acting.code, "Acts" in acting.out) == (0, False)
+
+
+def test_a_gateway_is_shown_with_its_listeners_and_what_they_refuse(cli, shop):
+    document = f"""
+type: MeshGateway
+name: front
+mesh: {shop}
+selectors: [{{match: {{kuma.io/service: front}}}}]
+conf: {{listeners: [{{name: web, port: 8080, protocol: HTTP, hostname: "*.shop.example"}}]}}
+---
+type: Dataplane
+name: front-1
+mesh: {shop}
+networking: {{address: 127.0.0.1, gateway: {{type: BUILTIN, tags: {{kuma.io/service: front}}}}}}
+---
+type: MeshHTTPRoute
+name: www
+mesh: {shop}
+spec:
+  targetRef: {{kind: MeshGateway, name: front, sectionName: web}}
+  to:
+    - targetRef: {{kind: Mesh}}
+      hostnames: [www.shop.example]
+      rules:
+        - matches: [{{path: {{type: PathPrefix, value: /}}}}]
+          default: {{backendRefs: [{{kind: MeshService, name: backend, port: 80}}]}}
+---
+type: MeshHTTPRoute
+name: elsewhere
+mesh: {shop}
+spec:
+  targetRef: {{kind: MeshGateway, name: front}}
+  to:
+    - targetRef: {{kind: Mesh}}
+      hostnames: [blog.example]
+      rules:
+        - matches: [{{path: {{type: PathPrefix, value: /}}}}]
+          default: {{backendRefs: [{{kind: MeshService, name: backend, port: 80}}]}}
+"""
+    applied = cli("apply", "-f", "-", given=document)
+    assert (applied.code, "KG023" in applied.err) == (0, True)
+    shown = cli("inspect", "meshgateway", "front", "-m", shop)
+    assert shown.code == 0
+    assert re.search(r"^  web +HTTP 8080 +www\.shop\.example +www ", shown.out, re.MULTILINE)
+    assert re.search(r"^  web +HTTP 8080 +\*\.shop\.example +none: 404 ", shown.out, re.MULTILINE)
+    assert re.search(
+        r"^  web +elsewhere +spec\.to\[0\] +it is for blog\.example, and", shown.out, re.MULTILINE
+    )
+    assert "front-1" in shown.out
+    proxy = cli("inspect", "dataplane", "front-1", "-m", shop)
+    assert (proxy.code, "www.shop.example" in proxy.out) == (0, True)
+    explained = cli("explain", "dataplane", "front-1", "--to", "backend", "-m", shop)
+    assert (explained.code, "MeshTimeout" in explained.out) == (0, True)
+    nobody = cli("inspect", "meshgateway", "none", "-m", shop)
+    assert (nobody.code, 'MeshGateway "none"' in nobody.err) == (1, True)

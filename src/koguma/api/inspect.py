@@ -9,7 +9,7 @@ from aiohttp import web
 from koguma.api import lists
 from koguma.api.call import Call, answer_json
 from koguma.application.context import Context
-from koguma.core import hostnames, inspect, rules_view
+from koguma.core import gateway_view, hostnames, inspect, rules_view
 from koguma.core.build import what_if
 from koguma.core.incremental import Db
 from koguma.core.meta import meta
@@ -121,6 +121,11 @@ class Inspect:
         hypothetical = what_if.with_objects(db, mesh, [proxy])
         rules = rules_view.of_proxy(hypothetical, proxy.key, fields=fields)
         return answer_json({**rules, "resource": meta(db, key)})
+
+    async def gateway_layout(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
+        """What a MeshGateway serves: its proxies, listeners, hosts and routes, and what is refused."""
+        db, key = await self._object(call, kind, mesh, name)
+        return answer_json(gateway_view.of_gateway(db, key))
 
     async def _object(self, call: Call, kind: Kind, mesh: str, name: str) -> tuple[Db, Key]:
         context = self._context

@@ -299,6 +299,9 @@ def _inspect_paths(kind: Kind) -> dict[str, Json]:
     if "_rules" in below:
         words = "All rules of a proxy that serves it, kind by kind."
         paths[f"{base}/_rules"] = _inspected("_rules", f"inspect{kind.name}Rules", "rules", words)
+    if "_layout" in below:
+        words = "What it serves: proxies, listeners, hosts and routes, and what is refused."
+        paths[f"{base}/_layout"] = _inspected("_layout", f"inspect{kind.name}Layout", "listeners", words)
     return paths
 
 

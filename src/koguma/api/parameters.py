@@ -204,7 +204,12 @@ def below(kind: Kind) -> Mapping[str, PlainPath]:
             "dataplanes": SELECTED,
         }
     if kind.name == "MeshGateway":
-        paths |= {"dataplanes": SELECTED, "_rules": _VIEW}
+        paths |= {
+            "dataplanes": SELECTED,
+            "_resources/dataplanes": SELECTED,
+            "_rules": _VIEW,
+            "_layout": UNPAGED,
+        }
     if kind.name == "MeshService":
         paths |= {"_resources/dataplanes": SELECTED, "_dataplanes": SELECTED}
     if kind.name in _HOSTS:

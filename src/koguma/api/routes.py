@@ -154,6 +154,7 @@ def inspect(kinds: Kinds, handlers: Inspect, proxies: Proxies, zone_proxies: Zon
         "dataplanes": handlers.attached,
         "_hostnames": handlers.hostnames,
         "_rules": handlers.gateway_rules,
+        "_layout": handlers.gateway_layout,
     }
     below = {
         (kind.name, path): _inspected(of_object[path], declared)

@@ -54,6 +54,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "koguma inspect policy mtp allow-web -o json",
     ),
     "inspect service": ("koguma inspect service backend -m shop",),
+    "inspect meshgateway": ("koguma inspect meshgateway edge -m shop",),
     "inspect zoneegress": ("koguma inspect zoneegress egress-1",),
     "explain": ("koguma explain dataplane web-1 --to backend -m shop",),
     "explain dataplane": (

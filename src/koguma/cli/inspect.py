@@ -56,6 +56,21 @@ def _served(service: Json) -> tuple[str, ...]:
     return (service["mesh"], service["kri"], service["sni"] or "-", *acting)
 
 
+@command.command("meshgateway")
+@click.argument("name")
+@options.mesh
+@options.output("json")
+@options.connected
+def meshgateway(client: ApiClient, name: str, *, mesh: str, output: str | None) -> None:
+    """Show who serves a MeshGateway, its listeners with their hosts and routes, and what they refuse."""
+    path = f"/meshes/{quote(mesh, safe='')}/meshgateways/{quote(name, safe='')}/_layout"
+    try:
+        layout = client.get(path).object
+    except ApiError as error:
+        raise error.about(objects.shown("MeshGateway", name, mesh)) from None
+    _show(layout, inspection.gateway(name, mesh, layout), output)
+
+
 @command.command("policy")
 @click.argument("kind")
 @click.argument("name")

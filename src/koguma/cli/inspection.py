@@ -35,15 +35,57 @@ def proxy(layout: Json, rules: Json) -> Iterator[str]:
         )
     )
     yield from section("Serves", ("INBOUND", "PORT", "PROTOCOL", "STATE"), map(_inbound, layout["inbounds"]))
+    if "listeners" in layout:
+        yield from listeners(layout["listeners"])
     yield from section("Calls", ("SERVICE", "PORT", "PROTOCOL", "KRI"), map(_outbound, layout["outbounds"]))
     rule_rows = (row for kind in rules["rules"] for row in _rule_rows(kind))
     yield from section("Rules", ("KIND", "FOR", "SAYS", "FROM"), rule_rows)
     warnings = [*(layout.get("warnings") or ())]
     warnings += [text for kind in rules["rules"] for text in kind.get("warnings") or ()]
+    yield from _warnings(warnings)
+
+
+def gateway(name: str, mesh: str, layout: Json) -> Iterator[str]:
+    """A MeshGateway: who serves it, what its listeners serve, and what they refuse."""
+    yield from tables.pairs((("MeshGateway", name), ("Mesh", mesh), ("KRI", layout["kri"])))
+    serving = map(proxy_cells, layout["dataplanes"])
+    yield from section("Served by", ("NAME", "ZONE", "NAMESPACE", "KRI"), serving)
+    yield from listeners(layout["listeners"])
+    refused = (
+        (_listener_name(each), _short(route["kri"]), route["path"], route["reason"])
+        for each in layout["listeners"]
+        for route in each["refused"]
+    )
+    yield from section("Refused", ("LISTENER", "ROUTE", "ENTRY", "WHY"), refused)
+    yield from _warnings(layout.get("warnings") or ())
+
+
+def listeners(served: Json) -> Iterator[str]:
+    """The listeners of a gateway, a row for each host."""
+    rows = (
+        (
+            _listener_name(each),
+            f"{each['protocol']} {each['port']}",
+            host["hostname"],
+            ", ".join(_short(route["kri"]) for route in host["routes"]) or "none: 404",
+            ", ".join(each["policies"]) or "-",
+        )
+        for each in served
+        for host in each["hosts"]
+    )
+    yield from section("Listeners", ("LISTENER", "PORT", "HOST", "ROUTES", "POLICIES"), rows)
+
+
+def _listener_name(listener: Json) -> str:
+    return str(listener.get("name") or f"{listener['port']}:{listener['hostname']}")
+
+
+def _warnings(texts: Iterable[str]) -> Iterator[str]:
+    warnings = list(dict.fromkeys(texts))
     if warnings:
         yield ""
         yield terminal.paint("Warnings:", "yellow")
-        yield from (f"  {terminal.printable(text)}" for text in dict.fromkeys(warnings))
+        yield from (f"  {terminal.printable(text)}" for text in warnings)
 
 
 def _inbound(port: Json) -> tuple[str, ...]:

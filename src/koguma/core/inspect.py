@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
-from koguma.core import inbound, problems, routes, rules, rules_view, world
+from koguma.core import gateway_view, inbound, problems, routes, rules, rules_view, world
 from koguma.core import match as matching
-from koguma.core.build import encoding, network
+from koguma.core.build import encoding, gateway, gateway_spec, network
 from koguma.core.inbound import Client, InboundRule
 from koguma.core.incremental import Db
 from koguma.core.items import ByKind, Entries
@@ -49,8 +49,9 @@ def layout(db: Db, key: Key) -> Json:
         }
         for inbound in proxy.inbounds
     ]
-    ports = rules.ports(db, _class(db, key))
+    ports = rules.ports(db, _class(db, key)) if not proxy.is_builtin else _called(db, key)
     outbounds = [_outbound(db, port) for port in ports]
+    served = {"listeners": gateway_view.of_proxy(db, key)} if proxy.is_builtin else {}
     warnings = [problem.text for problem in problems.of_object(db, key)]
     warnings += _unbuilt(db, ports)
     warnings += egresses.in_zone(db, key.mesh, key.zone)
@@ -59,9 +60,19 @@ def layout(db: Db, key: Key) -> Json:
         "kri": kri(db, key),
         "labels": dict(proxy.labels),
         "inbounds": inbounds,
+        **served,
         "outbounds": sorted(outbounds, key=lambda outbound: str(outbound["kri"])),
         **({"warnings": warnings} if warnings else {}),
     }
+
+
+def _called(db: Db, proxy: Key) -> tuple[PortRules, ...]:
+    """What a built-in gateway calls: the backends of its routes."""
+    spec = gateway_spec.of(db, proxy)
+    if spec is None:
+        return ()
+    calls = rules.outbound(db, spec.proxy_class)
+    return tuple(calls.of(each.destination, each.section) for each in gateway.backends(db, spec))
 
 
 def _unbuilt(db: Db, ports: Iterable[PortRules]) -> Iterator[str]:
@@ -199,7 +210,7 @@ def outbound(db: Db, proxy: Key, destination: Key, section: str) -> PortRules | 
     port = target.port(section) if target else None
     if port is None:
         return None
-    ports = rules.ports(db, _class(db, proxy))
+    ports = _called(db, proxy) if _proxy(db, proxy).is_builtin else rules.ports(db, _class(db, proxy))
     return next((p for p in ports if (p.destination, p.section) == (destination, port.section)), None)
 
 

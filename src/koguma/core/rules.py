@@ -111,6 +111,14 @@ def relevant_entries(db: Db, policies: Policies, destination: Key, section: str)
     return _relevant(db, entries_by_target(db, policies), destination, section)
 
 
+def route_entries(db: Db, policies: Policies, route: Key) -> Entries:
+    """The entries of policies of one kind for what is sent on through a route of a gateway, in order."""
+    targeted = entries_by_target(db, policies)
+    on_route = (entry for entry, only in targeted.by_route.get(route, ()) if only is None)
+    entries = (*targeted.mesh_wide, *on_route)
+    return tuple(sorted(entries, key=lambda entry: order.key(items.rank(db, entry))))
+
+
 def _relevant(
     db: Db, targeted: EntriesByTarget, destination: Key, section: str, route: Key | None = None
 ) -> Entries:

@@ -10,7 +10,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from koguma.core import inbound, items, match, order, problems, routes, rules, services, subset_rules, world
+from koguma.core import (
+    gateways,
+    inbound,
+    items,
+    match,
+    order,
+    problems,
+    routes,
+    rules,
+    services,
+    subset_rules,
+    world,
+)
+from koguma.core.group import Group
 from koguma.core.inbound import Client, InboundRule
 from koguma.core.incremental import Db
 from koguma.core.items import ByKind, Entries, ItemId
@@ -48,14 +61,17 @@ def of_proxy(db: Db, proxy: Key, *, fields: bool = False) -> Json:
 
 def _subject(db: Db, key: Key) -> _Subject:
     proxy, traits, proxy_class = world.proxy(db, key), match.traits(db, key), rules.class_of(db, key)
+    listeners = _listeners(db, traits) if traits is not None else ()
     assert proxy is not None, key
     assert traits is not None, key
     assert proxy_class is not None, key
     by_route: dict[Key, list[tuple[Key, str, ByKind]]] = {}
-    for port in rules.ports(db, proxy_class):
+    if proxy.is_builtin:
+        proxy_class = _without_routes_of_the_mesh(db, proxy_class)
+    for port in () if proxy.is_builtin else rules.ports(db, proxy_class):
         for route, entries in port.routes:
             by_route.setdefault(route.key, []).append((port.destination, port.section, entries))
-    inbounds = sorted(proxy.inbounds, key=lambda each: (each.port, each.section))
+    inbounds = sorted((*proxy.inbounds, *listeners), key=lambda each: (each.port, each.section))
     return _Subject(
         key,
         proxy_class,
@@ -63,6 +79,27 @@ def _subject(db: Db, key: Key) -> _Subject:
         tuple((each, dict(inbound.of(db, traits, each.section))) for each in inbounds),
         proxy.is_builtin,
     )
+
+
+def _without_routes_of_the_mesh(db: Db, proxy_class: ProxyClass) -> ProxyClass:
+    """The class of a built-in gateway without routes that do not act on gateways."""
+    policies_of_class = (
+        (
+            kind,
+            Group(each for each in found if kind not in match.ROUTE_KINDS or gateways.is_attached(db, each)),
+        )
+        for kind, found in proxy_class.policies
+    )
+    return msgspec.structs.replace(
+        proxy_class, policies=tuple((kind, found) for kind, found in policies_of_class if found)
+    )
+
+
+def _listeners(db: Db, traits: match.Traits) -> Iterator[Inbound]:
+    """The listeners of a built-in gateway, at which calls arrive as at inbounds."""
+    own = dict(traits.inbounds)
+    for each in gateways.listeners(db, traits.gateway) if traits.gateway is not None else ():
+        yield Inbound(each.section, each.name, each.port, each.protocol, own.get(each.section, ()))
 
 
 def _kind(viewer: Viewer, kind: str, subject: _Subject) -> dict[str, Json]:
@@ -162,7 +199,10 @@ def _targets(db: Db, kind: str, subject: _Subject) -> Iterator[_ToRule]:
                 destination, section, rules.relevant_entries(db, matching_policies, destination, section)
             )
     for route in targeted.by_route:
-        yield from _route_rules(route, kind, subject)
+        if subject.is_gateway:
+            yield _ToRule(route, "", rules.route_entries(db, matching_policies, route))
+        else:
+            yield from _route_rules(route, kind, subject)
 
 
 def _route_rules(route: Key, kind: str, subject: _Subject) -> Iterator[_ToRule]:

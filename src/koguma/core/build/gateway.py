@@ -67,3 +67,10 @@ def _required(db: Db, port: GatewayPort, client: ClientContext) -> tuple[tuple[i
         cluster = RequiredCluster(backend.destination, backend.section, keys)
         required.setdefault(outbound_shards.shard_number(backend.destination), {})[cluster] = None
     return tuple((number, Group(clusters)) for number, clusters in required.items())
+
+
+def backends(db: Db, spec: GatewaySpec) -> tuple[RequiredCluster, ...]:
+    """The backends that the routes of a gateway name, each once and in order."""
+    required = (clusters for port in spec.ports for _, clusters in _required(db, port, spec.client))
+    every = {(each.destination, each.section): each for group in required for each in group}
+    return tuple(every[key] for key in sorted(every))

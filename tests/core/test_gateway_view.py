@@ -1,0 +1,87 @@
+"""What people are shown of a gateway equals what its Envoys get."""
+
+from typing import Any
+
+from building import CASES, Case, plain, proxy
+
+from koguma.core import gateway_attachment, gateway_view, inspect, rules_view
+from koguma.core.build import snapshot
+from koguma.core.incremental import Db
+from koguma.core.match import traits
+
+
+def case(name: str) -> Case:
+    return next(each for each in CASES if each.path.stem == name)
+
+
+def edge(name: str) -> tuple[Db, Any]:
+    db = case(name).database()
+    return db, proxy(db, "edge-1")
+
+
+def gateway_of(db: Db, key: Any) -> Any:
+    found = traits(db, key)
+    assert found is not None
+    return found.gateway
+
+
+def test_hosts_and_routes_that_are_shown_are_built() -> None:
+    for name in ("gateway_http", "gateway_policies"):
+        db, key = edge(name)
+        made = snapshot.of(db, key)
+        assert made is not None
+        hosts = [
+            *(host for each in plain(made)["routes"].values() for host in each.get("virtual_hosts", ())),
+            *plain(made)["virtual_host"].values(),
+        ]
+        built = {
+            domain: {each["name"] for each in host.get("routes", ()) if each["name"].startswith("kri_")}
+            for host in hosts
+            for domain in host["domains"]
+        }
+        shown = {
+            host["hostname"]: {route["kri"] for route in host["routes"]}
+            for listener in gateway_view.of_proxy(db, key)
+            if listener["protocol"] == "HTTP"
+            for host in listener["hosts"]
+        }
+        assert shown
+        assert {name: routes for name, routes in built.items() if name in shown} == shown
+
+
+def test_a_gateway_shows_who_serves_it_and_the_policies_of_each_listener() -> None:
+    db, key = edge("gateway_policies")
+    layout = gateway_view.of_gateway(db, gateway_of(db, key))
+    assert [each["name"] for each in layout["dataplanes"]] == ["edge-1"]
+    web, connections = layout["listeners"]
+    assert web["name"] == "web"
+    assert {"MeshTimeout", "MeshRetry", "MeshRateLimit", "MeshFaultInjection", "MeshTrace"} <= set(
+        web["policies"]
+    )
+    assert [route["kind"] for route in connections["hosts"][0]["routes"]] == ["MeshTCPRoute"]
+    assert gateway_attachment.serving(db, gateway_of(db, key)) == (key,)
+
+
+def test_a_proxy_of_a_gateway_calls_only_the_backends_of_its_routes() -> None:
+    db, key = edge("gateway_policies")
+    made = snapshot.of(db, key)
+    assert made is not None
+    called = {each["kri"] for each in inspect.layout(db, key)["outbounds"]}
+    assert called == {name for name in plain(made)["cluster"] if name.startswith("kri_")}
+
+
+def test_rules_of_a_gateway_say_what_arrives_and_what_holds_for_routes() -> None:
+    db, key = edge("gateway_policies")
+    by_kind = {each["type"]: each for each in rules_view.of_proxy(db, key)["rules"]}
+    assert {"shop", "pay"} == {
+        each["resourceMeta"]["name"]
+        for rule in by_kind["MeshHTTPRoute"]["toResourceRules"]
+        for each in rule["origin"]
+    }
+    assert "inboundRules" in by_kind["MeshTimeout"]
+    assert {each["inbound"]["name"] for each in by_kind["MeshTimeout"]["inboundRules"]} == {"web", "db"}
+    retries = {each["resourceMeta"]["name"]: each["conf"] for each in by_kind["MeshRetry"]["toResourceRules"]}
+    assert retries["shop"][0]["http"]["numRetries"] == 3
+    faults = by_kind["MeshFaultInjection"]["toResourceRules"]
+    assert [each["resourceMeta"]["name"] for each in faults] == ["pay"]
+    assert not by_kind.get("MeshTrafficPermission", {}).get("inboundRules")
