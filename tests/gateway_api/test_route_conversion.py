@@ -286,3 +286,18 @@ def test_of_equal_routes_the_older_one_goes_first_and_then_by_name() -> None:
     keys = [each.key for each in derived(db) if each.kind == "MeshHTTPRoute"]
     attached = core_gateways.attached(db, Group(keys))
     assert [each.entry.policy.name.split("/")[2] for each in attached] == ["b", "a", "c"]
+
+
+def test_of_an_http_and_a_grpc_route_with_one_host_the_older_is_accepted() -> None:
+    old, new = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+    calls = gateway_api.route("calls", kind=objects.GRPC_ROUTE, created=old, hostnames=["*.a.test"])
+    same = gateway_api.route("same", created=new, hostnames=["x.a.test"])
+    other = gateway_api.route("other", created=new, hostnames=["b.test"])
+    older = gateway_api.route("older", created="2025-01-01T00:00:00Z", hostnames=["b.test"])
+    db = loaded(gateway_api.gateway(), calls, same, other, older)
+    reasons = {each.name: parents.of(db, each.key)[0].reason for each in (calls, same, other, older)}
+    assert reasons == {"calls": "", "same": "NotAllowedByListeners", "other": "", "older": ""}
+    assert same.key not in {each.source for each in derived(db)}
+    loading.take(db, [], [calls.key])
+    assert parents.of(db, same.key)[0].reason == ""
+    assert same.key in {each.source for each in derived(db)}

@@ -6,16 +6,19 @@ callers of its namespace (consumer).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from koguma.core import world
 from koguma.core.gateway_api import attachment, objects
-from koguma.core.gateway_api.attachment import NO_MATCHING_PARENT, RouteListener
+from koguma.core.gateway_api.attachment import NO_MATCHING_PARENT, NOT_ALLOWED, RouteListener
 from koguma.core.incremental import Db, question
 from koguma.core.role import PolicyRole
 from koguma.model import forms, hostname
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
+
+# A host of a listener is for routes of one of these kinds only, as the Gateway API has it.
+_EXCLUDES: Final = {objects.HTTP_ROUTE: objects.GRPC_ROUTE, objects.GRPC_ROUTE: objects.HTTP_ROUTE}
 
 
 class RouteParent(NamedTuple):
@@ -33,7 +36,49 @@ class RouteParent(NamedTuple):
 
 @question
 def of(db: Db, route: Key) -> tuple[RouteParent, ...]:
-    """The parents of a route that are ours."""
+    """The parents of a route that are ours, without listeners that an older route of another kind has."""
+    found = _attached(db, route)
+    other_kind = _EXCLUDES.get(route.kind)
+    rivals = world.BY_KIND_EVERYWHERE.keys(db, other_kind) if other_kind else ()
+    older = [rival for rival in rivals if _age(db, rival) < _age(db, route)]
+    return tuple(_without_taken(db, route, parent, older) for parent in found) if older else found
+
+
+def _age(db: Db, route: Key) -> tuple[str, str, str]:
+    resource = world.RESOURCES.get(db, route)
+    return resource.creation_time if resource else "", route.namespace, route.name
+
+
+def _without_taken(db: Db, route: Key, parent: RouteParent, older: Sequence[Key]) -> RouteParent:
+    """A parent without the listeners on which an older route of the other kind has a host in common."""
+    own = _hostnames(db, route)
+    left = tuple(
+        listener
+        for listener in parent.listeners
+        if not any(_has(db, rival, parent.target, listener, own) for rival in older)
+    )
+    if left or not parent.listeners:
+        return parent._replace(listeners=left)
+    message = "an older route of another kind (HTTPRoute or GRPCRoute) has the same hosts on these listeners"
+    return parent._replace(listeners=(), reason=NOT_ALLOWED, message=message)
+
+
+def _has(db: Db, rival: Key, gateway: Key, listener: RouteListener, own: Sequence[str]) -> bool:
+    is_there = any(each.target == gateway and listener in each.listeners for each in _attached(db, rival))
+    if not is_there:
+        return False
+    ours, theirs = (hostname.intersection(listener.hostname, each) for each in (own, _hostnames(db, rival)))
+    return any(hostname.matches(one, other) for one in ours for other in theirs)
+
+
+def _hostnames(db: Db, route: Key) -> tuple[str, ...]:
+    resource = world.RESOURCES.get(db, route)
+    return hostnames_of(objects.fields(resource.spec)) if resource else ()
+
+
+@question
+def _attached(db: Db, route: Key) -> tuple[RouteParent, ...]:
+    """The parents of a route that are ours, as if no other route were there."""
     resource = world.RESOURCES.get(db, route)
     if resource is None:
         return ()
