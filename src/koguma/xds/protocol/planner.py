@@ -38,6 +38,8 @@ class ResponsePlanner:
 
     def _response(self, state: TypeState) -> DeltaResponse | None:
         resources, is_waiting = self._additions(state)
+        if state.type == VIRTUAL_HOST and is_waiting:
+            resources = self._without_split_hosts(state, resources)
         removed = self._removals(state, resources)
         if not (resources or removed or (state.initial_response_due and not is_waiting)):
             return None
@@ -100,7 +102,7 @@ class ResponsePlanner:
         if not hosts:
             return []
         tracked = self._tracked
-        delayed = {names.routes_of(name) for name in state.pending if self._waits(state, name, resources)}
+        delayed = self._delayed_routes(state, resources)
         return [
             name
             for name in hosts
@@ -108,6 +110,22 @@ class ResponsePlanner:
             and (tracked.removes_only_itself(name) or self._is_orphan(name))
             and names.routes_of(name) not in delayed
         ]
+
+    def _without_split_hosts(
+        self, state: TypeState, resources: Mapping[str, XdsResource]
+    ) -> dict[str, XdsResource]:
+        """These virtual hosts less those of routes that lose one later, in the response that others wait for.
+
+        They may have a domain of the one that goes, and Envoy refuses two virtual hosts with one domain.
+        """
+        going = (name for name in state.pending if self._tracked.offered((state.type, name)) is None)
+        losing = {names.routes_of(name) for name in going if name in state.held}
+        split = losing & self._delayed_routes(state, resources) if losing else frozenset()
+        return {name: host for name, host in resources.items() if names.routes_of(name) not in split}
+
+    def _delayed_routes(self, state: TypeState, resources: Mapping[str, XdsResource]) -> set[str]:
+        """The routes of which a virtual host will be sent later."""
+        return {names.routes_of(name) for name in state.pending if self._waits(state, name, resources)}
 
     def _is_orphan(self, virtual_host: str) -> bool:
         """Whether the proxy has dropped the routes of a virtual host."""
