@@ -87,7 +87,7 @@ class ProxyServices:
     async def start(self, identity: ServerIdentity) -> None:
         """Load Envoy's schema, and listen."""
         self._run("status writer", self._statuses.run)
-        gateways = GatewayStatuses(self._context, self._clock, self._connected)
+        gateways = GatewayStatuses(self._context, self._clock)
         self._run("statuses of gateways", gateways.run)
         try:
             binary = schema.find_envoy()

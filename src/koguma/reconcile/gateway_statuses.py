@@ -14,7 +14,7 @@ from koguma.access.user import SYSTEM
 from koguma.application import compare_and_swap
 from koguma.application.context import Context
 from koguma.core.gateway_api import objects, statuses
-from koguma.model.resource import Key, Resource
+from koguma.model.resource import Resource
 from koguma.reconcile import initial_objects
 from koguma.reconcile.following import follow
 from koguma.store.contract import Ensure, Put, Transaction, rfc3339
@@ -32,20 +32,15 @@ _WATCHED: Final = frozenset(
         "Dataplane",
     }
 )
-_LOOK_SECONDS: Final = 1.0  # between two looks at which proxies are connected
 _log = structlog.get_logger("koguma.gateway-api")
 
 
 class GatewayStatuses:
-    """Keeps these statuses true, until cancelled; `connected` gives the Dataplanes of connected proxies."""
+    """Keeps these statuses true, until cancelled."""
 
-    def __init__(
-        self, context: Context, clock: Callable[[], datetime], connected: Callable[[], frozenset[Key]]
-    ) -> None:
+    def __init__(self, context: Context, clock: Callable[[], datetime]) -> None:
         self._context = context
         self._clock = clock
-        self._connected = connected
-        self._seen: frozenset[Key] | None = None
 
     async def run(self) -> None:
         """Look at all of them, and again after each change."""
@@ -54,9 +49,8 @@ class GatewayStatuses:
     async def _follow(self, watch: Watch) -> None:
         await self.settle()
         while True:
-            changes = await watch.next_batch(_LOOK_SECONDS)
-            if changes or self._connected() is not self._seen:
-                await self.settle()
+            await watch.next_batch(None)
+            await self.settle()
 
     async def settle(self) -> None:
         """Write what is not as it should be."""
@@ -65,9 +59,8 @@ class GatewayStatuses:
         wanted = initial_objects.gateway_class()
         if self._context.state.entry(wanted.key) is None:
             await self._write(Transaction((Ensure(wanted),), SYSTEM, _REASON))
-        self._seen = self._connected()
         db = await self._context.database()
-        planned = list(statuses.plan(db, self._seen, rfc3339(self._clock())))
+        planned = list(statuses.plan(db, rfc3339(self._clock())))
         async for _batch, answers in compare_and_swap.in_batches(self._write_one, planned):
             _log.debug(
                 "statuses of gateways written", written=sum(answers), refused=len(answers) - sum(answers)

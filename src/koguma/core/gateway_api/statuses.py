@@ -35,16 +35,16 @@ _NOT_VALID: Final = "ListenersNotValid"
 _OURS: Final = ("Accepted", "Programmed", "ResolvedRefs", "Conflicted", "SupportedVersion", _OVERLAPPING)
 
 
-def plan(db: Db, connected: frozenset[Key], now: str) -> Iterator[Resource]:
+def plan(db: Db, now: str) -> Iterator[Resource]:
     """The objects with statuses that are to be written over the revisions that they carry."""
     for kind in KINDS:
         for _, resource in world.BY_KIND_EVERYWHERE.items(db, kind):
-            status = _desired(db, resource, connected, now)
+            status = _desired(db, resource, now)
             if status is not None and status != resource.status:
                 yield msgspec.structs.replace(resource, status=status)
 
 
-def _desired(db: Db, resource: Resource, connected: frozenset[Key], now: str) -> Json:
+def _desired(db: Db, resource: Resource, now: str) -> Json:
     """The status of an object; None where it is not ours to report on."""
     if resource.kind == objects.GATEWAY_CLASS:
         return _of_class(resource, now)
@@ -52,7 +52,7 @@ def _desired(db: Db, resource: Resource, connected: frozenset[Key], now: str) ->
     parent = world.RESOURCES.get(db, gateway) if gateway else None
     if parent is None or not attachment.is_ours(db, parent):
         return None
-    report = _Report(db, parent, connected, now)
+    report = _Report(db, parent, now)
     return report.of_gateway() if resource.key == parent.key else report.of_set(resource)
 
 
@@ -112,7 +112,7 @@ def attached(db: Db) -> Mapping[tuple[Key, str], int]:
 class _Report:
     """What there is to say of one Gateway and its ListenerSets."""
 
-    def __init__(self, db: Db, gateway: Resource, connected: frozenset[Key], now: str) -> None:
+    def __init__(self, db: Db, gateway: Resource, now: str) -> None:
         self._db = db
         self._gateway = gateway
         self._now = now
@@ -120,7 +120,8 @@ class _Report:
         self._listeners = listeners.of(db, gateway.key)
         self._refusal = gateways.refusal(gateway)
         service = gateways.service_of(gateway.key)
-        proxies = [each for key, each in _PROXIES.items(db, (self._mesh, service)) if key in connected]
+        # Those that are stored, and not those connected here: all control planes must say the same.
+        proxies = [each for _, each in _PROXIES.items(db, (self._mesh, service))]
         self._addresses = sorted({address for each in proxies if (address := _address(each))})
 
     def of_gateway(self) -> Json:
