@@ -6,7 +6,6 @@ import http.client
 import json
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +16,7 @@ from tests import tls_certificates
 from tests.http_client import Response, joined_headers
 from tests.live_mesh import Echo, LiveMesh, Sidecar, TcpEcho
 from tests.ports import free_port
+from tests.traffic.gateway_clients import http2, over_http2, request
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.expected_errors(r"bad\.lan")]
@@ -313,20 +313,10 @@ def test_a_name_without_a_good_certificate_is_refused_alone(mesh: EdgeMesh, serv
 
 
 def test_http_2_with_and_without_tls(mesh: EdgeMesh) -> None:
-    ports, ca = mesh.ports, str(mesh.directory / "ca.pem")
-    for scheme, more in (("https", ("--http2", "--cacert", ca)), ("http", ("--http2-prior-knowledge",))):
-        at = f"shop.lan:{ports[scheme]}"
-        done = subprocess.run(
-            [
-                *("curl", "-sS", *more, "--resolve", f"{at}:127.0.0.1", "-w", "\n%{http_version}"),
-                f"{scheme}://{at}/two",
-            ],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        body, version = done.stdout.rsplit("\n", 1)
-        assert (json.loads(body)["service"], version) == ("shop", "2")
+    with tls_to(mesh, "https", "shop.lan", "h2") as connection:
+        secured = over_http2(connection, request("shop.lan", "/two", "https"))
+    plain = http2(mesh.ports["http"], request("shop.lan", "/two"))
+    assert [json.loads(each.body)["service"] for each in (secured, plain)] == ["shop", "shop"]
 
 
 def test_connections_go_by_port_and_by_server_name(mesh: EdgeMesh) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests import tls_certificates
+from tests.debian import program
 from tests.live_mesh import LiveMesh, Sidecar
 from tests.ports import free_port
 from tests.traffic.gateway_clients import Answer, connected, http1, http2, over_http2, parsed, request
@@ -197,7 +198,13 @@ def test_early_data_is_not_taken(mesh: HostileEdge, tmp_path: Any) -> None:
     """What is sent before the handshake has ended could be sent again by anybody who saw it."""
     session, early = tmp_path / "session.pem", tmp_path / "early"
     early.write_bytes(b"GET /early HTTP/1.1\r\nhost: shop.lan\r\nconnection: close\r\n\r\n")
-    client = ["openssl", "s_client", "-connect", f"127.0.0.1:{mesh.ports['https']}", "-tls1_3"]
+    client = [
+        program("openssl", "openssl"),
+        "s_client",
+        "-connect",
+        f"127.0.0.1:{mesh.ports['https']}",
+        "-tls1_3",
+    ]
     client += ["-servername", "shop.lan"]
     ask = b"GET / HTTP/1.1\r\nhost: shop.lan\r\nconnection: close\r\n\r\n"
 
