@@ -211,6 +211,21 @@ def test_gateway_static_addresses_and_parameters(gateways):
     assert conditions(refused["status"])["Programmed"] == ("False", "Invalid")
 
 
+def test_proxies_are_the_stored_dataplanes_whoever_they_are_connected_to(plane, gateways):
+    gateway(gateways)
+    own = {"type": "BUILTIN", "tags": {"kuma.io/service": f"edge_{gateways.namespace}_svc"}}
+    proxy = {"type": "Dataplane", "mesh": "default", "name": f"proxy-of-{gateways.namespace}"}
+    path = f"/meshes/default/dataplanes/{proxy['name']}"
+    written = {**proxy, "networking": {"address": "192.0.2.7", "gateway": own}}
+    assert plane("PUT", path, written).status == 201
+    served = ("True", "Programmed")
+    eventually(lambda: conditions(gateways.get("edge")["status"])["Programmed"], served)
+    assert listener(gateways)["Programmed"] == served
+    assert gateways.get("edge")["status"]["addresses"] == [{"type": "IPAddress", "value": "192.0.2.7"}]
+    assert plane("DELETE", path).status == 200
+    eventually(lambda: listener(gateways)["Programmed"], ("False", "Pending"))
+
+
 def test_overlapping_tls_is_said_only_while_it_is_true(gateways):
     secret(gateways)
     wide = {**https(), "name": "wide", "hostname": "*.a.lan"}

@@ -184,6 +184,32 @@ def test_references_across_namespaces_need_a_grant() -> None:
         assert (converted(route, grant).refs == ()) is allowed
 
 
+def test_the_reserved_namespace_of_another_mesh_leads_nowhere() -> None:
+    """In keys all reserved namespaces are none: a route of one mesh must not reach another's services."""
+    route = gateway_api.route("web", namespace="mesh-other", parent={"name": "edge", "namespace": "shop"})
+    listener = gateway_api.listener(allowedRoutes={"namespaces": {"from": "All"}})
+    db = loaded(route, gateway_api.gateway("edge", listener))
+    made = routes.converted(db, route.key, "default")
+    assert [problem.reason for problem in made.refs] == ["BackendNotFound"]
+    assert "there is no Service mesh-other/backend in mesh default" in made.refs[0].message
+    assert [each["kind"] for each in made.rules[0].rule["default"]["backendRefs"]] == ["Invalid"]
+    assert routes.converted(db, route.key, "other").refs == ()
+
+    parent = {**gateway_api.SERVICE, "namespace": "mesh-other"}
+    ports = [{"port": 80, "targetPort": 80, "appProtocol": "http"}]
+    service = Resource(
+        kind="MeshService",
+        mesh="default",
+        zone="east",
+        name="backend",
+        core_name="backend",
+        spec={"ports": ports},
+    )
+    of_service = gateway_api.route("inside", parent=parent)
+    (found,) = parents.of(loaded(of_service, service), of_service.key)
+    assert found.reason == "NoMatchingParent"
+
+
 @pytest.mark.parametrize("kind", ["MeshService", "MeshMultiZoneService", "MeshExternalService"])
 def test_our_own_services_can_be_backends(kind: str) -> None:
     made = converted(

@@ -4,6 +4,7 @@ What they say is decided in `core/gateway_api/statuses.py`. The class that is th
 if somebody deletes it.
 """
 
+import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from typing import Final
@@ -16,7 +17,7 @@ from koguma.application.context import Context
 from koguma.core.gateway_api import objects, statuses
 from koguma.model.resource import Resource
 from koguma.reconcile import initial_objects
-from koguma.reconcile.following import follow
+from koguma.reconcile.following import PAUSE_SECONDS, follow
 from koguma.store.contract import Ensure, Put, Transaction, rfc3339
 from koguma.store.watch import Watch
 
@@ -50,6 +51,8 @@ class GatewayStatuses:
         await self.settle()
         while True:
             await watch.next_batch(None)
+            await asyncio.sleep(PAUSE_SECONDS)
+            await watch.next_batch(0)
             await self.settle()
 
     async def settle(self) -> None:

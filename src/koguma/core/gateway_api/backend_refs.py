@@ -70,6 +70,9 @@ def backend(db: Db, scope: RouteScope, ref: Mapping[str, Json], path: str) -> Co
             f" {source.kind}s of namespace {source.namespace} refer to it"
         )
         return ConvertedBackend(nowhere, RefProblem(REF_NOT_PERMITTED, message))
+    if not objects.is_namespace_of(scope.mesh, namespace):
+        message = f"{path}: there is no {kind} {namespace}/{name} in mesh {scope.mesh}, where the route acts"
+        return ConvertedBackend(nowhere, RefProblem(BACKEND_NOT_FOUND, message))
     ours = {"kind": "MeshService" if kind == _SERVICE[1] else kind, "name": name}
     port = objects.number(ref.get("port"))
     return ConvertedBackend(

@@ -45,6 +45,15 @@ def mesh_of(db: Db, resource: Resource) -> str:
     return own or namespace_labels(db, resource.namespace).get(labels.MESH) or _DEFAULT_MESH
 
 
+def is_namespace_of(mesh: str, namespace: str) -> bool:
+    """Whether services of a mesh can be in a namespace: not in the reserved namespace of another mesh.
+
+    In keys all reserved namespaces are none, so nothing else keeps those of two meshes apart.
+    """
+    is_reserved = namespace.startswith(forms.NO_NAMESPACE_PREFIX)
+    return not is_reserved or namespace == forms.reserved_namespace(mesh)
+
+
 @question
 def namespace_labels(db: Db, namespace: str) -> Mapping[str, str]:
     """The labels of a namespace, and its annotation of a mesh."""

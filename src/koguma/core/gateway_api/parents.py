@@ -127,7 +127,7 @@ def _service(db: Db, route: Resource, index: int, ref: Mapping[str, Json]) -> Ro
     port = objects.number(ref.get("port"))
     role = PolicyRole.PRODUCER if namespace == route.namespace else PolicyRole.CONSUMER
     found = RouteParent(index, mesh, key, port=port, role=role)
-    target = world.destination(db, key)
+    target = world.destination(db, key) if objects.is_namespace_of(mesh, namespace) else None
     if target is None:
         message = f"there is no Service {namespace}/{key.name} in mesh {mesh}"
         return found._replace(reason=NO_MATCHING_PARENT, message=message)
