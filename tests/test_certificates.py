@@ -684,3 +684,39 @@ def test_a_zone_proxy_has_a_certificate_in_each_mesh_until_it_leaves_it():
     certificates.of_zone_proxy(egress, (own,))
     certificates.forget(egress)
     assert certificates.changed() == ()
+
+
+def test_a_caller_of_another_mesh_gets_the_cas_alone_and_is_waited_for():
+    setup = CertificateSetup()
+    caller, certificates = Key("Dataplane", "office", "east", "", "desk"), setup.certificates
+    setup.takes("web")
+    (trust,) = certificates.trusted(caller, ("shop", "nowhere"))
+    assert trust.name == TRUST
+    assert trust.key is None
+    certificates.acked(caller, TRUST, trust.version)
+    setup.write_mesh(builtin("a"), builtin("b"), enabled="b")
+    assert set(certificates.changed()) == {proxy("web"), caller}
+    (both,) = certificates.trusted(caller, ("shop",))
+    setup.takes("web")
+    setup.now += SETTLE_TIME
+    assert shown(setup.of("web")) == "a < ab", "the caller would refuse a certificate of b"
+    assert certificates.acked(caller, TRUST, both.version) is True
+    assert shown(setup.of("web")) == "b < ab"
+    assert proxy("web") in certificates.certified()
+    assert caller not in certificates.certified()
+
+
+def test_a_caller_that_calls_another_mesh_no_more_is_not_waited_for():
+    setup = CertificateSetup()
+    caller, certificates = Key("Dataplane", "office", "east", "", "desk"), setup.certificates
+    setup.takes("web")
+    certificates.trusted(caller, ("shop",))
+    setup.write_mesh(builtin("a"), builtin("b"), enabled="b")
+    setup.takes("web")
+    setup.now += SETTLE_TIME
+    assert shown(setup.of("web")) == "a < ab"
+    assert certificates.trusted(caller, ()) == []
+    assert shown(setup.of("web")) == "b < ab"
+    certificates.trusted(caller, ("shop",))
+    certificates.forget(caller)
+    assert caller not in certificates.changed()

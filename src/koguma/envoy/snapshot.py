@@ -99,8 +99,8 @@ class Failure(msgspec.Struct, frozen=True):
 _POSITIONS: Final = {type_: place for place, type_ in enumerate(TYPES)}
 _COUNTS: Final[dict[tuple[int, ...], tuple[int, ...]]] = {}  # interned; there are few
 _NO_SUM: Final[VersionSum] = (0, 0)
-# A bundle of fewer resources is most likely one proxy's own: its sums are not kept.
-_SUMS_KEPT_MIN: Final = 32
+# A bundle of fewer resources is most likely one proxy's own: what follows from it is not kept.
+_KEPT_MIN: Final = 32
 
 
 class Bundle:
@@ -109,7 +109,15 @@ class Bundle:
     A bundle that was joined from others may keep them as `parts`: then only parts that differ are compared.
     """
 
-    __slots__ = ("__weakref__", "_counts", "_parts", "_version_sums", "failures", "resources")
+    __slots__ = (
+        "__weakref__",
+        "_counts",
+        "_needed_secrets",
+        "_parts",
+        "_version_sums",
+        "failures",
+        "resources",
+    )
 
     def __init__(
         self,
@@ -122,6 +130,7 @@ class Bundle:
         self._parts = parts
         self._counts: tuple[int, ...] = ()
         self._version_sums: tuple[VersionSum, ...] = ()
+        self._needed_secrets: frozenset[str] | None = None
 
     def count(self, type_: str) -> int:
         """How many resources there are of a type."""
@@ -137,13 +146,27 @@ class Bundle:
         return self._counts
 
     @property
+    def needed_secrets(self) -> frozenset[str]:
+        """The names of the secrets to which resources refer."""
+        if self._needed_secrets is not None:
+            return self._needed_secrets
+        if self._parts:
+            found = frozenset(chain.from_iterable(each.needed_secrets for each in self._parts))
+        else:
+            needs = chain.from_iterable(each.needs for each in self.resources.values() if each.needs)
+            found = frozenset(name for type_, name in needs if type_ == SECRET)
+        if len(self.resources) >= _KEPT_MIN:
+            self._needed_secrets = found
+        return found
+
+    @property
     def version_sums(self) -> tuple[VersionSum, ...]:
         """Sums of hashes over the resources of each type, in the order of the types.
 
         They equal the sums over the names and versions that a reconnecting proxy lists, in any order, if it
         has all resources. Python's hashes have a random key per process, so that sums cannot be forged.
         """
-        if len(self.resources) < _SUMS_KEPT_MIN and not self._version_sums:
+        if len(self.resources) < _KEPT_MIN and not self._version_sums:
             return _version_sums(self.resources.values())
         return self._kept_version_sums()
 

@@ -41,7 +41,8 @@ class Certificates:
         self._state = state
         self._clock = clock
         self._meshes: dict[str, _MeshCas] = {}
-        self._meshes_of: dict[Key, tuple[str, ...]] = {}  # in which a zone proxy has a certificate
+        # In which a zone proxy has a certificate, or whose proxies a proxy of another mesh calls.
+        self._meshes_of: dict[Key, tuple[str, ...]] = {}
 
     def of(self, key: Key, uris: tuple[str, ...]) -> SdsSecrets | None:
         """What the proxy that these URIs name is to have now; None where its mesh has mTLS off.
@@ -51,15 +52,32 @@ class Certificates:
         now = self._clock()
         return self._updated(key.mesh, now).secrets(key, uris, now)
 
+    def trusted(self, key: Key, meshes: Iterable[str]) -> list[SdsSecret]:
+        """The CAs of other meshes, whose proxies this proxy calls or is called by.
+
+        It counts in their rotations, as their own proxies do: nobody shows it a certificate of a CA before it
+        has that.
+        """
+        now, others = self._clock(), tuple(meshes)
+        self._leave(key, others)
+        found = (self._updated(mesh, now).secrets(key, None, now) for mesh in others)
+        return [secret for secrets in found if secrets for secret in secrets]
+
     def of_zone_proxy(self, key: Key, identities: Iterable[tuple[str, tuple[str, ...]]]) -> list[SdsSecret]:
         """What a zone proxy is to have now: a certificate with its URIs in each mesh, and the CAs of that."""
         now, uris_by_mesh = self._clock(), dict(identities)
-        left = set(self._meshes_of.get(key, ())) - uris_by_mesh.keys()
-        for mesh in sorted(left):
-            self._forget_in(key, mesh)
-        self._meshes_of[key] = tuple(uris_by_mesh)
+        self._leave(key, tuple(uris_by_mesh))
         found = (self._updated(mesh, now).secrets(key, uris, now) for mesh, uris in uris_by_mesh.items())
         return [secret for secrets in found if secrets for secret in secrets]
+
+    def _leave(self, key: Key, stays_in: tuple[str, ...]) -> None:
+        """Forget a proxy in the meshes, other than its own, of which it needs nothing any more."""
+        for mesh in sorted(set(self._meshes_of.get(key, ())) - set(stays_in)):
+            self._forget_in(key, mesh)
+        if stays_in:
+            self._meshes_of[key] = stays_in
+        else:
+            self._meshes_of.pop(key, None)
 
     def acked(self, key: Key, secret_name: str, version: str) -> bool:
         """A proxy has acknowledged a secret; returns whether others have `changed` because of it."""
@@ -77,8 +95,9 @@ class Certificates:
         return any(rotated)
 
     def _meshes_with(self, key: Key) -> tuple[str, ...]:
-        """The meshes in which a proxy has a certificate."""
-        return (key.mesh,) if key.mesh else self._meshes_of.get(key, ())
+        """The meshes of which a proxy has secrets."""
+        others = self._meshes_of.get(key, ())
+        return (key.mesh, *others) if key.mesh else others
 
     def _forget_in(self, key: Key, name: str) -> bool:
         mesh = self._meshes.get(name)
@@ -99,7 +118,7 @@ class Certificates:
             mesh = self._updated(name, now)
             found += mesh.changed(now, CHANGED_MAX - len(found))
             self._drop_if_gone(mesh)
-        return tuple(found)
+        return tuple(dict.fromkeys(found))
 
     def due(self) -> datetime | None:
         """When to ask what has changed even if nothing happens."""
@@ -142,7 +161,7 @@ class _ProxySecrets:
     __slots__ = ("generation", "is_announced", "leaf", "leaves", "renewal", "secrets", "trusts", "uris")
 
     def __init__(self) -> None:
-        self.uris: tuple[str, ...] = ()
+        self.uris: tuple[str, ...] | None = ()  # None: it is of another mesh, and needs only the CAs
         self.generation = -1  # of the mesh, when its secrets were last made
         self.secrets: SdsSecrets | None = None
         self.renewal: datetime | None = None
@@ -269,8 +288,8 @@ class _MeshCas:
 
     # What proxies get.
 
-    def secrets(self, key: Key, uris: tuple[str, ...], now: datetime) -> SdsSecrets | None:
-        """The secrets of a proxy."""
+    def secrets(self, key: Key, uris: tuple[str, ...] | None, now: datetime) -> SdsSecrets | None:
+        """The secrets of a proxy; without URIs, of one that is of another mesh."""
         proxy = self._proxies.get(key)
         if proxy is None:
             proxy = self._proxies[key] = _ProxySecrets()
@@ -287,6 +306,8 @@ class _MeshCas:
         proxy.renewal = None
         if self._backends is None or not self._is_on:
             return None
+        if proxy.uris is None:
+            return SdsSecrets(self._trust)
         last = proxy.secrets or SdsSecrets(None)
         issuer, life = self._authorities.get(self._decided.issuer), self._backends.lifetime
         if issuer is None:

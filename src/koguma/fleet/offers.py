@@ -20,7 +20,7 @@ from koguma.fleet.certificates import Certificates
 from koguma.fleet.connected_proxy import ConnectedProxy
 from koguma.fleet.quarantine import Quarantine
 from koguma.fleet.retries import Retries
-from koguma.identity.sds import SdsSecret
+from koguma.identity.sds import SdsSecret, trusted_mesh
 from koguma.model.resource import Key
 
 BATCH: Final = 32  # proxies that get an offer before other tasks have a turn
@@ -69,7 +69,7 @@ class Offers:
         return chain.from_iterable(by_shared.values())
 
     def _offer(self, revision: int, proxy: ConnectedProxy, compiled: Snapshot) -> None:
-        secrets = self._secrets(proxy)
+        secrets = self._secrets(proxy, compiled)
         if proxy.offered.bundles[-1:] != (secrets,):
             proxy.count_secrets_again()
         whole = _for_variant(proxy, Snapshot((*compiled.bundles, secrets)))
@@ -84,15 +84,18 @@ class Offers:
         if proxy is None or proxy.snapshot is None or not self.quarantine.has_passing(key):
             return False
         if proxy.status.state in ("synced", "nack"):  # else an offer waits for its answer
-            whole = _for_variant(proxy, Snapshot((*proxy.snapshot.bundles, self._secrets(proxy))))
+            whole = _for_variant(
+                proxy, Snapshot((*proxy.snapshot.bundles, self._secrets(proxy, proxy.snapshot)))
+            )
             proxy.offer_again(self.quarantine.without_lasting(key, whole))
         return True
 
-    def _secrets(self, proxy: ConnectedProxy) -> Bundle:
+    def _secrets(self, proxy: ConnectedProxy, compiled: Snapshot) -> Bundle:
         """The keys and certificates of a proxy; the same bundle object where nothing changed."""
-        secrets: Iterable[SdsSecret] | None
+        secrets: Iterable[SdsSecret]
         if proxy.key.mesh:
-            secrets = self._certificates.of(proxy.key, proxy.spiffe_ids)
+            others = self._certificates.trusted(proxy.key, _other_meshes(proxy.key.mesh, compiled))
+            secrets = [*(self._certificates.of(proxy.key, proxy.spiffe_ids) or ()), *others]
         else:
             secrets = self._certificates.of_zone_proxy(proxy.key, proxy.identities)
         if not secrets:
@@ -119,6 +122,12 @@ class Offers:
                     origin=failure.origin,
                     reason=failure.text,
                 )
+
+
+def _other_meshes(mesh: str, compiled: Snapshot) -> list[str]:
+    """The meshes, other than its own, whose CAs a proxy needs."""
+    needed = sorted({name for each in compiled.bundles for name in each.needed_secrets})
+    return [other for name in needed if (other := trusted_mesh(name)) and other != mesh]
 
 
 def _for_variant(proxy: ConnectedProxy, snapshot: Snapshot) -> Snapshot:

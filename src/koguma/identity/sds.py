@@ -4,6 +4,7 @@ They are never inside a listener or cluster, so that they can change without dra
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
@@ -11,6 +12,8 @@ from koguma.envoy.proto_json import Data
 from koguma.identity.proxy_certificates import ProxyCertificate
 from koguma.model.kri import SecretName
 from koguma.model.redacted import Redacted
+
+_TRUST: Final = "mesh_ca:secret:"
 
 
 class SdsSecret(msgspec.Struct, frozen=True):
@@ -48,4 +51,9 @@ def identity_name(mesh: str) -> str:
 
 def trust_name(mesh: str) -> str:
     """The name of the Secret with the CAs of a mesh."""
-    return str(SecretName("mesh_ca", "secret", mesh))
+    return f"{_TRUST}{mesh}"
+
+
+def trusted_mesh(name: str) -> str:
+    """The mesh whose CAs are in the Secret of that name; empty where it holds something else."""
+    return name.removeprefix(_TRUST) if name.startswith(_TRUST) else ""
