@@ -21,9 +21,9 @@ FAILS = re.compile(r"^(error:|Error from server|no$)", re.MULTILINE)
 LOOSE = re.compile(r"\.\.\.|\b\d+s\b|\b127\.0\.0\.1:\d+|\blocalhost:\d+")
 
 
-def steps():
-    """All of the guide in order: a file to write, or a command and what it prints."""
-    for language, text in BLOCKS.findall(GUIDE.read_text()):
+def steps(guide=GUIDE):
+    """All of a guide in order: a file to write, or a command and what it prints."""
+    for language, text in BLOCKS.findall(guide.read_text()):
         if language == "yaml":
             yield text.partition("\n")[0].removeprefix("# "), text
         for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:] if language == "sh" else ():
@@ -64,6 +64,15 @@ def pattern(line):
     return re.compile(r"\s*" + r"\s+".join(re.escape(word).replace("\0", r"\S*") for word in words) + r"\s*")
 
 
+def see(shown, printed, said):
+    """Check that what a guide shows is printed, line by line; `...` is anything."""
+    lines = iter(printed.splitlines())
+    for line in shown.splitlines():
+        if line.strip() not in ("", "..."):
+            wanted = pattern(line)
+            assert any(wanted.fullmatch(real) for real in lines), (line, *said)
+
+
 def test_every_command_of_the_guide_does_what_it_says(reader):
     plane, home, variables = reader
     n_commands = 0
@@ -75,11 +84,7 @@ def test_every_command_of_the_guide_does_what_it_says(reader):
         done = run(name[2:], plane, home, variables)
         said = (name, done.stdout, done.stderr)
         assert (done.returncode != 0) == bool(FAILS.search(text)), said
-        shown = (line for line in text.splitlines() if line.strip() not in ("", "..."))
-        printed = iter((done.stdout + done.stderr).splitlines())
-        for line in shown:
-            wanted = pattern(line)
-            assert any(wanted.fullmatch(real) for real in printed), (line, *said)
+        see(text, done.stdout + done.stderr, said)
     assert n_commands > 15
 
 
