@@ -257,6 +257,36 @@ def test_a_reference_that_was_there_may_stay_and_no_other_may_come(plane):
     assert again.status == 403, "the same Secret for another purpose"
 
 
+def gateway(certificate, *services):
+    listener = {"port": 443, "protocol": "HTTPS", "hostname": "a.lan"}
+    tls = {"mode": "TERMINATE", "certificates": [certificate]}
+    selectors = [{"match": {"kuma.io/service": service}} for service in services]
+    return document("MeshGateway", {"selectors": selectors, "conf": {"listeners": [listener | {"tls": tls}]}})
+
+
+def test_a_certificate_that_was_there_goes_to_no_other_proxies(plane):
+    path = "/meshes/default/meshgateways/a"
+    for certificate in ({"secret": "mine"}, {"inlineString": "a key"}):
+        assert (
+            plane("PUT", path, gateway(certificate, "edge", "door"), Impersonate_User="keeper").status < 300
+        )
+        seen = plane("GET", path, Impersonate_User="editor").json["conf"]["listeners"][0]["tls"]
+        (shown,) = seen["certificates"]
+        fewer = plane("PUT", path, gateway(shown, "door"), Impersonate_User="editor")
+        assert fewer.status == 200, fewer.body
+        for dry in ("", "?dryRun=All"):
+            mine = plane("PUT", path + dry, gateway(shown, "door", "mine"), Impersonate_User="editor")
+            assert mine.status == 403, mine.body
+            assert b"needs the right to get secrets" in mine.body
+        patch = [{"op": "replace", "path": "/selectors/0/match/kuma.io~1service", "value": "mine"}]
+        patched = plane("PATCH", path, patch, Impersonate_User="editor", Content_Type=JSON_PATCH)
+        assert patched.status == 403, patched.body
+        more = plane("PUT", path, gateway(certificate, "door", "more"), Impersonate_User="keeper")
+        assert more.status == 200, more.body
+    own = plane("PUT", path, gateway({"inlineString": "my own"}, "mine"), Impersonate_User="editor")
+    assert own.status == 200, own.body
+
+
 def test_nobody_writes_the_annotation_himself(plane):
     body = kube(external())
     body["metadata"]["annotations"] = {labels.SECRET_READERS: '{"mine":{"user":"keeper"}}', "a": "b"}

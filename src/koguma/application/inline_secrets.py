@@ -102,6 +102,13 @@ def violations(kind: Kind, spec: Json) -> Iterator[Violation]:
             yield Violation(part.path, _UNKNOWN, "placeholder")
 
 
+def texts(context: Context, resource: Resource) -> frozenset[str]:
+    """The secret texts of an object."""
+    kind = context.kinds[resource.kind]
+    parts = typed_parts.parts_of(kind.spec, resource.spec, _SENSITIVE, named=kind.named_types)
+    return frozenset(part.value for part in parts if isinstance(part.value, str) and part.value)
+
+
 def may_hold(kind: Kind) -> bool:
     """Whether objects of a kind can have secret texts, and may be read by who may not read Secrets."""
     return not kind.admin_only and typed_parts.holds(kind.spec, _SENSITIVE, kind.named_types)

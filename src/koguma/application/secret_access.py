@@ -2,7 +2,8 @@
 
 A reference delivers a Secret to proxies, and parts of it to people who inspect them. So it needs the right
 `get` on the Secret, in any API group that serves it. As in Kubernetes' escalation check for roles, one that
-is already stored may stay when another user writes the object; only new ones are checked.
+is already stored may stay when another user writes the object; only new ones are checked. One that goes to
+other proxies, since a gateway has other selectors, is a new one; and so is a text in the gateway itself.
 
 The checked user is kept in an annotation that only the control plane writes, and checked again later
 (`lapsed`): a right that was revoked since is reported, but no traffic is cut, so that revoking the rights of
@@ -16,6 +17,7 @@ import msgspec
 
 from koguma.access.authorizer import REST_GROUP, Attempt
 from koguma.access.user import User
+from koguma.application import inline_secrets
 from koguma.application.context import Context
 from koguma.kinds import secret_references
 from koguma.kinds.secret_references import SecretReference
@@ -58,6 +60,10 @@ def checked(context: Context, user: User | None, written: Resource, before: Reso
     references = secret_references.of(kind, written.spec)
     _refuse_reserved(kind, references)
     readers = readers_of(before)
+    if before is not None and secret_references.has_other_audience(kind, written.spec, before.spec):
+        if user is not None:
+            _refuse_kept_texts(context, user, written, before)
+        before = None
     kept_purposes = (
         {reference.purpose for reference in secret_references.of(kind, before.spec)} if before else set()
     )
@@ -83,6 +89,18 @@ def _refuse_reserved(kind: Kind, references: tuple[SecretReference, ...]) -> Non
     ]
     if violations:
         raise Invalid(violations)
+
+
+def _refuse_kept_texts(context: Context, user: User, written: Resource, before: Resource) -> None:
+    """Refuse to give stored texts to other proxies for somebody who has not read them."""
+    kept = inline_secrets.texts(context, written) & inline_secrets.texts(context, before)
+    if kept and not inline_secrets.may_read(context, user, written):
+        attempt = Attempt("get", context.kinds[_SECRET].plural, "", _mesh(written), REST_GROUP)
+        words = (
+            f'user "{user}" cannot give the certificates in {written.key} to other proxies by its selectors:'
+            f" that needs the right to {attempt}"
+        )
+        raise context.access.refusal(user, attempt, words)
 
 
 def _mesh(of: Resource) -> str:

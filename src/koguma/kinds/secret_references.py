@@ -20,6 +20,8 @@ from koguma.model.violation import child, item
 SOURCES: Final[typed_parts.PartTypes] = frozenset({DataSource, SecretRef, SecureDataSource, TlsSource})
 
 
+# The field of a kind that chooses which proxies get its Secrets; those of other kinds go to all of a mesh.
+_AUDIENCES: Final = {"MeshGateway": "selectors"}
 _UNTYPED: Final[typed_parts.PartTypes] = frozenset({typed_parts.NAMED_BY})
 
 
@@ -55,6 +57,15 @@ def of(kind: Kind, spec: Json) -> tuple[SecretReference, ...]:
 def is_referring(kind: Kind) -> bool:
     """Whether objects of a kind can refer to Secrets."""
     return typed_parts.holds(kind.spec, SOURCES, kind.named_types)
+
+
+def has_other_audience(kind: Kind, spec: Json, before: Json) -> bool:
+    """Whether a spec may give its Secrets to proxies that did not get them by an earlier one."""
+    field = _AUDIENCES.get(kind.name)
+    if field is None:
+        return False
+    chosen = before.get(field) or ()
+    return any(each not in chosen for each in spec.get(field) or ())
 
 
 def _anywhere(value: Json, path: str) -> Iterator[SecretReference]:
