@@ -77,14 +77,15 @@ class HttpsReader:
     def start(self, command: str) -> None:
         """Start something in the background; a proxy says when it is ready."""
         log = self.home / f"{len(self._started)}.log"
-        process = subprocess.Popen(
-            ["bash", "-c", "exec " + command.replace("dp run", f"dp run {FLAGS}")],
-            cwd=self.home,
-            env=self._variables,
-            stdout=log.open("wb"),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                ["bash", "-c", "exec " + command.replace("dp run", f"dp run {FLAGS}")],
+                cwd=self.home,
+                env=self._variables,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         self._started.append(process)
         if "dp run" in command:
             until(lambda: "is ready" in log.read_text() or process.poll() is not None, command)
@@ -94,15 +95,10 @@ class HttpsReader:
         """What a reader's curl prints; this machine may have none. Empty while nobody answers."""
         scheme, host, port = re.search(r"(https?)://([^:/]+):(\d+)/", command).groups()
         try:
-            with socket.create_connection(("127.0.0.1", int(port)), 15) as connection:
-                asked = connection
-                if scheme == "https":
-                    trusted = self.home / re.search(r"--cacert (\S+)", command)[1]
-                    context = ssl.create_default_context(cafile=trusted)
-                    asked = context.wrap_socket(connection, server_hostname=host)
-                asked.sendall(f"GET / HTTP/1.1\r\nhost: {host}:{port}\r\n\r\n".encode())
+            with self._connected(command, scheme, host, int(port)) as connection:
+                connection.sendall(f"GET / HTTP/1.1\r\nhost: {host}:{port}\r\n\r\n".encode())
                 received = b""
-                while not is_whole(received) and (data := asked.recv(65536)):
+                while not is_whole(received) and (data := connection.recv(65536)):
                     received += data
         except OSError:
             return ""
@@ -110,6 +106,15 @@ class HttpsReader:
         if head.startswith("HTTP/1.1 503"):
             return ""  # endpoints come a moment after the listener
         return f"{head}\n\n{body}" if "curl -si" in command else body
+
+    def _connected(self, command: str, scheme: str, host: str, port: int) -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", port), 15)
+        if scheme == "http":
+            return connection
+        trusted = self.home / re.search(r"--cacert (\S+)", command)[1]
+        with connection:  # closed where the handshake fails; else it is the secured one's
+            context = ssl.create_default_context(cafile=trusted)
+            return context.wrap_socket(connection, server_hostname=host)
 
     def end(self) -> None:
         for process in self._started:
