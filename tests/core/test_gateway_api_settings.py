@@ -74,8 +74,8 @@ def test_a_younger_route_adds_nothing_to_a_rule_of_equal_matches() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"timeouts": {"request": "soon"}}, "spec.rules[0].timeouts.request: must be a duration"),
-        ({"retry": {"backoff": 3}}, "spec.rules[0].retry.backoff: must be a duration"),
+        ({"timeouts": {"request": "soon"}}, "spec.rules[0].timeouts.request: in body should match"),
+        ({"retry": {"backoff": 3}}, "spec.rules[0].retry.backoff: in body must be of type string"),
         (
             {"sessionPersistence": {**SESSION, "absoluteTimeout": "1h"}},
             "spec.rules[0].sessionPersistence.absoluteTimeout: Envoy ends sessions in cookies",

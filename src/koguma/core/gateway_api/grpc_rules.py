@@ -7,6 +7,8 @@ from koguma.core.gateway_api import http_rules, objects
 from koguma.core.gateway_api.backend_refs import RouteScope
 from koguma.core.gateway_api.conversion import Conversion
 from koguma.core.incremental import Db
+from koguma.model import schema
+from koguma.model.gateway_api.grpc_routes import GrpcRouteRule
 from koguma.model.schema import Json
 
 _ANY_CALL: Final[Mapping[str, Json]] = {"grpc": {}}
@@ -14,7 +16,8 @@ _ANY_CALL: Final[Mapping[str, Json]] = {"grpc": {}}
 
 def converted(db: Db, scope: RouteScope, spec: Mapping[str, Json]) -> Conversion:
     """The rules of a GRPCRoute."""
-    return http_rules.converted_rules(db, scope, spec, _match, _ANY_CALL)
+    form = http_rules.RuleForm(_match, _ANY_CALL, schema.checker(GrpcRouteRule))
+    return http_rules.converted_rules(db, scope, spec, form)
 
 
 def _match(written: Mapping[str, Json]) -> Mapping[str, Json]:

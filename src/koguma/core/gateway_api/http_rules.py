@@ -5,7 +5,7 @@ merged: the older route's wins.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from koguma.core.gateway_api import backend_refs, conversion, objects, rule_settings
 from koguma.core.gateway_api.backend_refs import NO_BACKEND, RefProblem, RouteScope
@@ -18,8 +18,9 @@ from koguma.core.gateway_api.conversion import (
 )
 from koguma.core.incremental import Db
 from koguma.envoy import cors
-from koguma.model import target_ref
-from koguma.model.schema import Json
+from koguma.model import schema, target_ref
+from koguma.model.gateway_api.http_routes import HttpRouteRule
+from koguma.model.schema import Checker, Json
 from koguma.model.violation import child, item
 
 _ANY_PATH: Final = {"path": {"type": "PathPrefix", "value": "/"}}
@@ -38,26 +39,33 @@ _FIELDS: Final = frozenset(("name", "matches", "filters", "backendRefs", *rule_s
 # In place of a filter that a MeshHTTPRoute does not have, while the others are checked.
 _CHECKED: Final = {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": ["x-checked"]}}
 
-Match = Callable[[Mapping[str, Json]], Mapping[str, Json]]
+
+class RuleForm(NamedTuple):
+    """What differs between kinds of routes: their matches, and the schema of a rule."""
+
+    match: Callable[[Mapping[str, Json]], Mapping[str, Json]]
+    any_match: Mapping[str, Json]  # of a rule without matches
+    check: Checker
 
 
 def converted(db: Db, scope: RouteScope, spec: Mapping[str, Json]) -> Conversion:
     """The rules of an HTTPRoute."""
-    return converted_rules(db, scope, spec, _match, _ANY_PATH)
+    return converted_rules(db, scope, spec, RuleForm(_match, _ANY_PATH, schema.checker(HttpRouteRule)))
 
 
-def converted_rules(
-    db: Db, scope: RouteScope, spec: Mapping[str, Json], match: Match, any_match: Mapping[str, Json]
-) -> Conversion:
-    """The rules of a route whose matches are converted by `match`; without any, a rule has `any_match`."""
+def converted_rules(db: Db, scope: RouteScope, spec: Mapping[str, Json], form: RuleForm) -> Conversion:
+    """The rules of a route of a form."""
     rules, dropped, problems = list[ConvertedRule](), list[DroppedRule](), list[RefProblem]()
     for index, written in objects.items(spec.get("rules")):
-        matches = [match(each) for _, each in objects.items(written.get("matches"))] or [any_match]
         rule = _RuleConversion(db, scope, written, item("spec.rules", index))
         try:
+            _check_schema(form.check, written, item("spec.rules", index))
+            matches = [form.match(each) for _, each in objects.items(written.get("matches"))]
             conf = rule.conf()
             one = ConvertedRule(
-                index, {"matches": matches, "default": conf, "whole": True}, tuple(rule.paths)
+                index,
+                {"matches": matches or [form.any_match], "default": conf, "whole": True},
+                tuple(rule.paths),
             )
             _check(db, one)
         except Unsupported as error:
@@ -66,6 +74,13 @@ def converted_rules(
             rules.append(one)
             problems += rule.problems
     return Conversion(tuple(rules), tuple(dropped), tuple(problems))
+
+
+def _check_schema(check: Checker, written: Mapping[str, Json], path: str) -> None:
+    """Refuse what was stored under other rules than today's; unknown fields are named by the conversion."""
+    for violation in check(written, path):
+        if violation.rule != schema.UNKNOWN:
+            raise Unsupported(f"{violation.field}: {violation.message}")
 
 
 def _match(written: Mapping[str, Json]) -> Mapping[str, Json]:

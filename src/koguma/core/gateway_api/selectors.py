@@ -30,7 +30,9 @@ def selects(selector: Json, labels: Mapping[str, str]) -> bool:
 
 
 def _holds(expression: Mapping[str, Json], labels: Mapping[str, str]) -> bool:
-    name, values = objects.text(expression.get("key")), expression.get("values") or ()
+    name, values = objects.text(expression.get("key")), expression.get("values")
+    if not isinstance(values, list | tuple):
+        values = ()
     match expression.get("operator"):
         case "In":
             return labels.get(name) in values

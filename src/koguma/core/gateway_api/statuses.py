@@ -219,7 +219,7 @@ class _Report:
     def _listener_statuses(
         self, before: Mapping[str, Json], own: Iterable[GatewayApiListener], generation: int
     ) -> list[Json]:
-        known = {each.get("name"): each for _, each in objects.items(before.get("listeners"))}
+        known = {objects.text(each.get("name")): each for _, each in objects.items(before.get("listeners"))}
         target = derived.key("MeshGateway", self._mesh, world.control_plane(self._db).zone, self._gateway.key)
         counts = attached(self._db)
         return [
