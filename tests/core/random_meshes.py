@@ -9,19 +9,16 @@ import re
 from random import Random
 from typing import Any
 
-import gateway_api_objects as gateway_api
 from building import KINDS as ALL
 from building import stored
+from random_gateway_api import GATEWAY_API, GATEWAY_SERVICES, SERVICES
 
 from koguma.core.build.network import NodeMetadata
-from koguma.core.gateway_api import backend_tls
 from koguma.model import documents
 from koguma.model.errors import Invalid
 from koguma.model.resource import Key, Resource
 from tests import tls_certificates
-from tests.authority import Authority
 
-SERVICES = ("a", "b", "c")
 PROXIES = ("p1", "p2", "p3")
 EGRESSES = ("e1", "e2")
 OFTEN = ("Dataplane", "MeshService") * 4
@@ -94,7 +91,8 @@ def _dataplane(random: Random) -> dict[str, Any]:
 
 
 def _gateway_dataplane(random: Random) -> dict[str, Any]:
-    tags = {"kuma.io/service": random.choice(["edge", "edge", "a"]), "team": random.choice(["x", "y"])}
+    service = random.choice(["edge", "edge", "a", *GATEWAY_SERVICES])
+    tags = {"kuma.io/service": service, "team": random.choice(["x", "y"])}
     networking = {"address": f"10.0.0.{random.randint(1, 9)}", "gateway": {"type": "BUILTIN", "tags": tags}}
     return _named(random.choice(PROXIES), networking=networking)
 
@@ -372,93 +370,6 @@ def _passthrough(random: Random) -> dict[str, Any]:
     return _named(random.choice(["p", "q"]), spec=spec)
 
 
-def _parents(random: Random) -> list[dict[str, Any]]:
-    service = {"group": "", "kind": "Service", "name": random.choice(SERVICES)}
-    gateway = {"name": random.choice(["g1", "g2"])}
-    possible = [
-        service,
-        {**service, "port": random.choice([80, 81])},
-        gateway,
-        {**gateway, "sectionName": "b"},
-    ]
-    return random.sample(possible, random.randint(1, 2))
-
-
-def _gateway_class(random: Random) -> Resource:
-    return gateway_api.gateway_class(controller=random.choice([gateway_api.CONTROLLER, "another"]))
-
-
-def _gateway(random: Random) -> Resource:
-    listeners = [gateway_api.listener("a", 8080), gateway_api.listener("b", 8081, hostname="*.test")]
-    chosen = random.sample(listeners, random.randint(1, 2))
-    return gateway_api.gateway(random.choice(["g1", "g2"]), *chosen, namespace=_MESH_NAMESPACE)
-
-
-def _gateway_api_route(random: Random) -> Resource:
-    refs = [gateway_api.backend(random.choice((*SERVICES, "nobody")), weight=random.randint(0, 2))]
-    elsewhere = gateway_api.backend("a", namespace="other")
-    rules = [
-        gateway_api.rule(random.choice(["/", "/x", "/y"]), *refs),
-        gateway_api.rule("/s", *refs, **random.choice(_RULE_SETTINGS)),
-        gateway_api.rule("/z", *refs, elsewhere, filters=random.choice([[], [{"type": "Odd"}]])),
-    ]
-    created = f"2026-01-0{random.randint(1, 3)}T00:00:00Z"
-    spec = {"hostnames": ["x.test"]} if random.random() < 0.3 else {}
-    return gateway_api.route(
-        random.choice(["h1", "h2"]),
-        *rules,
-        parentRefs=_parents(random),
-        namespace=_MESH_NAMESPACE,
-        created=created,
-        **spec,
-    )
-
-
-_ORIGINS = {"type": "CORS", "cors": {"allowOrigins": ["https://*.test"]}}
-_RULE_SETTINGS: tuple[dict[str, Any], ...] = (
-    {},
-    {"timeouts": {"request": "3s"}, "retry": {"codes": [503]}},
-    {"sessionPersistence": {"sessionName": "s"}, "filters": [_ORIGINS]},
-    {"sessionPersistence": {"idleTimeout": "1s"}},
-)
-
-
-def _backend_tls_policy(random: Random) -> Resource:
-    section = random.choice([{}, {"sectionName": "http"}])
-    target = {"group": "", "kind": "Service", "name": random.choice(SERVICES), **section}
-    ca = random.choice(
-        [
-            {"wellKnownCACertificates": "System"},
-            {"caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": "ca"}]},
-        ]
-    )
-    spec = {"targetRefs": [target], "validation": {"hostname": f"{random.choice('ab')}.test", **ca}}
-    created = f"2026-01-0{random.randint(1, 3)}T00:00:00Z"
-    name = random.choice(["t1", "t2"])
-    return gateway_api.stored(backend_tls.KIND, name, spec, _MESH_NAMESPACE, creation_time=created)
-
-
-_CA = Authority().pem[0]
-
-
-def _config_map(random: Random) -> Resource:
-    data = {"ca.crt": random.choice([_CA, "no certificate"])}
-    return gateway_api.stored("ConfigMap.core", "ca", {"data": data}, _MESH_NAMESPACE)
-
-
-def _grant(random: Random) -> Resource:
-    return gateway_api.grant(from_=random.choice([_MESH_NAMESPACE, "shop"]))
-
-
-_MESH_NAMESPACE = "mesh-default"  # where services without a namespace are
-GATEWAY_API = {
-    "BackendTLSPolicy": _backend_tls_policy,
-    "ConfigMap": _config_map,
-    "GatewayClass": _gateway_class,
-    "Gateway": _gateway,
-    "HTTPRoute": _gateway_api_route,
-    "ReferenceGrant": _grant,
-}
 KINDS = {
     "Mesh": _mesh,
     "Dataplane": _dataplane,

@@ -10,7 +10,7 @@ import gateway_api_objects as gateway_api
 import pytest
 from building import database, of, plain, stored
 
-from koguma.core import pipeline
+from koguma.core import inspect, pipeline
 from koguma.core.gateway_api import backend_tls
 from koguma.core.incremental import Db
 from koguma.envoy.external import SYSTEM_CA
@@ -170,6 +170,16 @@ def test_without_a_good_authority_calls_fail(refs: Any, reason: str) -> None:
     partly = mesh(policy(caCertificateRefs=[*refs, good]), *others)
     assert context(partly)["sni"] == "backend.example"
     assert conditions(partly) == {"Accepted": (True, "Accepted"), "ResolvedRefs": (False, reason)}
+
+
+def test_policies_act_on_a_service_that_cannot_be_called_and_people_see_why() -> None:
+    to = {"targetRef": {"kind": "Mesh"}, "default": {"connectionTimeout": "3s"}}
+    timeout = stored({"type": "MeshTimeout", "mesh": "default", "name": "t", "spec": {"to": [to]}})
+    db = mesh(policy(), timeout)
+    assert cluster(db)["connect_timeout"] == "3s"
+    (warning,) = inspect.layout(db, Key("Dataplane", "default", "east", "", "web"))["warnings"]
+    assert "calls to port 80 fail: BackendTLSPolicy" in warning
+    assert "there is no ConfigMap shop/ca" in warning
 
 
 @pytest.mark.parametrize("spec", [None, [], {}, {"targetRefs": 3}, {"targetRefs": [{}], "validation": [1]}])

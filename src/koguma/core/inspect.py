@@ -6,13 +6,14 @@ under `fieldOrigins` who set each field; Kuma has `origins` for the policies as 
 stored and do not act yet are listed under `inactive`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
 from koguma.core import gateway_view, inbound, problems, routes, rules, rules_view, world
 from koguma.core import match as matching
 from koguma.core.build import encoding, gateway, gateway_spec, network
+from koguma.core.gateway_api import backend_tls
 from koguma.core.inbound import Client, InboundRule
 from koguma.core.incremental import Db
 from koguma.core.items import ByKind, Entries
@@ -75,8 +76,12 @@ def _called(db: Db, proxy: Key) -> tuple[PortRules, ...]:
     return tuple(calls.of(each.destination, each.section) for each in gateway.backends(db, spec))
 
 
-def _unbuilt(db: Db, ports: Iterable[PortRules]) -> Iterator[str]:
-    """What a proxy calls in vain, since the plugin that it leads to is not installed."""
+def _unbuilt(db: Db, ports: Sequence[PortRules]) -> Iterator[str]:
+    """What a proxy calls in vain: its plugin is not installed, or nobody could check whom calls reach."""
+    for port in ports:
+        tls = backend_tls.of(db, port.destination, port.section)
+        if tls is not None and tls.problem:
+            yield f"{port.destination}: calls to port {port.section} fail: {tls.policy}: {tls.problem}"
     called = dict.fromkeys(port.destination for port in ports)
     for destination in (key for key in called if key.kind == "MeshExternalService"):
         yield from (f"{destination}: {problem.text}" for problem in external_plugins.missing(db, destination))

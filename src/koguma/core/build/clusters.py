@@ -109,12 +109,11 @@ def _with_own_tls(
     db: Db, spec: ClusterSpec, name: str, backend: BackendTls
 ) -> tuple[XdsResource | Failure, ...]:
     """The cluster of a service that has certificates of its own, and no proxies of the mesh."""
-    if backend.problem:  # calls fail: they would reach nobody knows whom
-        return (encoding.encoded(db, CLUSTER, name, _closed(name), (), str(spec.destination)),)
     port = world.port(db, spec.destination, spec.section)
     protocol = port.protocol if port else "tcp"
     options = envoy_external.http_options(protocol)
-    skeleton: dict[str, Data] = {"cluster": _skeleton(name, spec.subsets)}
+    is_closed = bool(backend.problem)  # calls fail: they would reach nobody knows whom
+    skeleton: dict[str, Data] = {"cluster": _closed(name) if is_closed else _skeleton(name, spec.subsets)}
     if options is not None:
         skeleton["http_options"] = options
     parts = overlay_merge.with_overlays(skeleton, spec.overlays.overlays)
@@ -122,9 +121,10 @@ def _with_own_tls(
     tls_spec = envoy_external.Tls(
         version_min="TLSv1_2", server_name=backend.hostname, sans=names, ca=backend.ca
     )
-    transport = envoy_external.socket(tls_spec, _ALPN.get(protocol, ()))
+    transport = None if is_closed else envoy_external.socket(tls_spec, _ALPN.get(protocol, ()))
     data = _cluster_data(parts, is_http=options is not None, transport=transport)
-    resource = encoding.encoded(db, CLUSTER, name, data, ((ENDPOINTS, name),), str(spec.destination))
+    needs = () if is_closed else ((ENDPOINTS, name),)
+    resource = encoding.encoded(db, CLUSTER, name, data, needs, str(spec.destination))
     return resource, *spec.overlays.failures
 
 
