@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from building import CASES, Case, plain, proxy
+from building import CASES, Case, database, objects, plain, proxy
 
 from koguma.core import gateway_attachment, gateway_view, inspect, rules_view
 from koguma.core.build import snapshot
@@ -85,3 +85,52 @@ def test_rules_of_a_gateway_say_what_arrives_and_what_holds_for_routes() -> None
     faults = by_kind["MeshFaultInjection"]["toResourceRules"]
     assert [each["resourceMeta"]["name"] for each in faults] == ["pay"]
     assert not by_kind.get("MeshTrafficPermission", {}).get("inboundRules")
+
+
+TWO_LISTENERS = """
+{type: Mesh, name: default}
+---
+type: MeshGateway
+name: edge
+selectors: [{match: {kuma.io/service: edge}}]
+conf:
+  listeners:
+    - {name: plain, port: 80, protocol: HTTP}
+    - {name: other, port: 81, protocol: HTTP}
+    - {name: sni, port: 443, protocol: TLS, hostname: a.lan, tls: {mode: PASSTHROUGH}}
+---
+type: Dataplane
+name: edge-1
+networking: {address: 127.0.0.1, gateway: {type: BUILTIN, tags: {kuma.io/service: edge}}}
+"""
+ROUTE = """
+---
+type: MeshHTTPRoute
+name: %s
+spec:
+  targetRef: {kind: MeshGateway, name: edge, sectionName: %s}
+  to:
+    - targetRef: {kind: Mesh}
+      rules: [{matches: [{path: {type: PathPrefix, value: /}}], default: {%s}}]
+"""
+REDIRECT = "filters: [{type: RequestRedirect, requestRedirect: {scheme: https}}]"
+BACKEND = "backendRefs: [{kind: MeshService, name: shop, port: 80}]"
+
+
+def test_routes_of_two_listeners_take_nothing_from_each_other() -> None:
+    text = TWO_LISTENERS + ROUTE % ("away", "plain", REDIRECT) + ROUTE % ("shop", "other", BACKEND)
+    db = database(objects(text))
+    assert not left_out(db)
+    (text_of_one,) = left_out(database(objects(text + ROUTE % ("too", "plain", BACKEND))))
+    assert 'MeshHTTPRoute "too"' in text_of_one
+
+
+def left_out(db: Db) -> list[str]:
+    shown = rules_view.of_proxy(db, proxy(db, "edge-1"))["rules"]
+    return [text for kind in shown for text in kind["warnings"] if "answers the request itself" in text]
+
+
+def test_connections_are_shown_with_the_server_name_that_leads_to_them() -> None:
+    db = database(objects(TWO_LISTENERS))
+    shown = gateway_view.of_proxy(db, proxy(db, "edge-1"))
+    assert [each["hosts"][0]["hostname"] for each in shown] == ["*", "*", "a.lan"]

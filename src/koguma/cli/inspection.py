@@ -10,6 +10,8 @@ from koguma.model import kri
 Json = Any
 
 _CONF_MAX: Final = 70
+_ROUTES_MAX: Final = 5
+_HTTP: Final = ("HTTP", "HTTPS")
 _ROUTES: Final = ("MeshHTTPRoute", "MeshTCPRoute")
 
 
@@ -67,13 +69,19 @@ def listeners(served: Json) -> Iterator[str]:
             _listener_name(each),
             f"{each['protocol']} {each['port']}",
             host["hostname"],
-            ", ".join(_short(route["kri"]) for route in host["routes"]) or "none: 404",
+            _routes(host["routes"]) or ("none: 404" if each["protocol"] in _HTTP else "none: closed"),
             ", ".join(each["policies"]) or "-",
         )
         for each in served
         for host in each["hosts"]
     )
     yield from section("Listeners", ("LISTENER", "PORT", "HOST", "ROUTES", "POLICIES"), rows)
+
+
+def _routes(shown: Sequence[Json]) -> str:
+    """The first routes of a host; one may have thousands, and JSON has them all."""
+    first = ", ".join(_short(route["kri"]) for route in shown[:_ROUTES_MAX])
+    return f"{first} and {len(shown) - _ROUTES_MAX} more" if len(shown) > _ROUTES_MAX else first
 
 
 def _listener_name(listener: Json) -> str:

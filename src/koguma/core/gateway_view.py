@@ -12,7 +12,7 @@ from koguma.core.incremental import Db
 from koguma.core.items import Policies
 from koguma.core.match import Traits
 from koguma.core.meta import kri, meta
-from koguma.model import target_ref
+from koguma.model import hostname, target_ref
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -46,7 +46,9 @@ def _listener(db: Db, gateway: Key, traits: Traits, listener: Listener) -> Json:
         "port": listener.port,
         "protocol": listener.protocol,
         "hostname": listener.hostname,
-        "hosts": _hosts(db, gateway, listener, routes) if listener.is_http else _connections(db, routes),
+        "hosts": _hosts(db, gateway, listener, routes)
+        if listener.is_http
+        else _connections(db, listener, routes),
         "policies": [kind for kind in match.policy_kinds(db) if kind in kinds],
         "refused": _refused(db, gateway, listener, routes),
     }
@@ -69,11 +71,11 @@ def _hosts(db: Db, gateway: Key, listener: Listener, routes: Policies) -> list[J
     ]
 
 
-def _connections(db: Db, routes: Policies) -> list[Json]:
+def _connections(db: Db, listener: Listener, routes: Policies) -> list[Json]:
     tcp = Group(key for key in routes if key.kind == target_ref.TCP_ROUTE)
     attached = dict.fromkeys(route.entry.policy for route in gateways.attached(db, tcp))
     shown = [{"kri": kri(db, policy), "kind": policy.kind} for policy in attached]
-    return [{"hostname": "*", "routes": shown}]
+    return [{"hostname": listener.hostname if listener.has_tls else hostname.ANY, "routes": shown}]
 
 
 def _refused(db: Db, gateway: Key, listener: Listener, routes: Policies) -> list[Json]:

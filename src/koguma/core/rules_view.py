@@ -121,9 +121,23 @@ def _kind(viewer: Viewer, kind: str, subject: _Subject) -> dict[str, Json]:
         conf = viewer.conf(defaults)
         shown["proxyRule"] = {**confs(conf), "origin": policies(viewer.db, defaults)}
     warnings = list(dict.fromkeys(_warnings(viewer.db, kind, subject.proxy_class)))
-    left_out = dict.fromkeys(text for _, texts in to for text in texts)
+    left_out = dict.fromkeys(
+        _left_out_of_listeners(viewer, kind, subject)
+        if subject.is_gateway and kind in match.ROUTE_KINDS
+        else (text for _, texts in to for text in texts)
+    )
     shown["warnings"] = warnings + [text for text in left_out if not any(text in each for each in warnings)]
     return shown
+
+
+def _left_out_of_listeners(viewer: Viewer, kind: str, subject: _Subject) -> Iterator[str]:
+    """What merges of a gateway's routes left out: routes of one listener meet, and no others."""
+    traits = match.traits(viewer.db, subject.key)
+    assert traits is not None, subject.key
+    for listener, _ in subject.inbounds:
+        selecting = dict(inbound.policies_of(viewer.db, traits, listener.section)).get(kind, ())
+        attached = Group(each for each in selecting if gateways.is_attached(viewer.db, each))
+        yield from viewer.confs(kind, rules.entries_by_target(viewer.db, attached).mesh_wide).warnings
 
 
 def _is_not_empty(shown: Mapping[str, Json]) -> bool:
