@@ -48,6 +48,53 @@ spec:
 """
 
 
+GATEWAY_API = """\
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: shop}
+spec:
+  gatewayClassName: koguma
+  listeners:
+    - {name: web, port: 8080, protocol: HTTP}
+    - {name: tls, port: 8443, protocol: HTTPS, tls: {certificateRefs: [{name: not-in-files}]}}
+---
+apiVersion: gateway.networking.k8s.io/v1beta1
+kind: HTTPRoute
+metadata: {name: web, namespace: shop}
+spec:
+  parentRefs: [{name: edge}]
+  rules:
+    - backendRefs: [{name: SERVICE, port: 80}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: younger, namespace: shop}
+spec:
+  parentRefs: [{name: edge}]
+  rules:
+    - backendRefs: [{name: backend, port: 80, weight: 2}]
+---
+apiVersion: kuma.io/v1alpha1
+kind: MeshService
+metadata: {name: backend, namespace: shop, labels: {kuma.io/mesh: default}}
+spec:
+  selector: {dataplaneTags: {app: backend}}
+  ports: [{port: 80, appProtocol: http}]
+---
+type: Dataplane
+name: edge-1
+mesh: default
+networking:
+  address: 127.0.0.1
+  gateway: {type: BUILTIN, tags: {kuma.io/service: edge_shop_svc}}
+---
+type: Dataplane
+name: backend-1
+mesh: default
+networking:
+  address: 127.0.0.1
+  inbound: [{port: 80, tags: {kuma.io/service: backend, app: backend}}]
+"""
 PATCH = """\
 type: MeshProxyPatch
 name: random
@@ -143,6 +190,28 @@ spec: {{rules: [{{default: {{allow: [{allowed}]}}}}]}}
     assert [code for _, _, code in lines(koguma("lint", "-f", "all.yaml"))] == ["KG016"]
     (folder / "all.yaml").write_text(f"{mesh}---\n{permission}")
     assert koguma("lint", "-f", "all.yaml").code == 0
+
+
+def test_objects_of_the_gateway_api_are_read_and_act(koguma, folder):
+    (folder / "edge.yaml").write_text(GATEWAY_API.replace("SERVICE", "backend"))
+    assert koguma("lint", "-f", str(folder)).out == ""
+    (folder / "edge.yaml").write_text(GATEWAY_API.replace("SERVICE", "backent"))
+    found = koguma("lint", "-f", str(folder))
+    assert "edge.yaml:16:21: error KG002: spec.rules[0].backendRefs[0]: HTTPRoute" in found.out
+    assert len(found.out.splitlines()) == 1
+
+
+def test_what_the_gateway_api_refuses_is_told_with_its_place(koguma, folder):
+    wrong = GATEWAY_API.replace("protocol: HTTP}", "protocol: HTTP, hostname: 'a b'}").replace(
+        "v1beta1", "v2"
+    )
+    (folder / "edge.yaml").write_text(
+        wrong + "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoot\n"
+    )
+    found = koguma("lint", "-f", str(folder)).out
+    assert re.search(r"edge.yaml:7:\d+: error KG000: spec.listeners\[0\].hostname: ", found)
+    assert "edge.yaml:10:13: error KG000: apiVersion: must be one of gateway.networking.k8s.io/v1, " in found
+    assert 'kind: unknown kind "HTTPRoot"; the Gateway API has GatewayClass, Gateway, ' in found
 
 
 def test_scripts_get_json(koguma, folder):

@@ -157,6 +157,22 @@ def test_live_objects_lie_beneath_the_files(cli, shop, tmp_path):
     assert cli("lint", "-f", str(file), "--live").out.count("KG002") == 1
 
 
+def test_gateways_of_the_gateway_api_are_known_live(cli, control_plane, shop):
+    """A proxy that serves a Gateway listens: without the Gateway, lint would say that it does not."""
+    namespaces = f"/apis/gateway.networking.k8s.io/v1/namespaces/mesh-{shop}"
+    proxy = {"type": "BUILTIN", "tags": {"kuma.io/service": f"edge_mesh-{shop}_svc"}}
+    dataplane = {"type": "Dataplane", "mesh": shop, "name": "edge-1"}
+    networking = {"address": "127.0.0.1", "gateway": proxy}
+    path = f"/meshes/{shop}/dataplanes/edge-1"
+    assert control_plane("PUT", path, {**dataplane, "networking": networking}).status == 201
+    assert cli("lint", "--live").out.count(f"edge_mesh-{shop}_svc") == 1
+    listeners = [{"name": "web", "port": 8080, "protocol": "HTTP"}]
+    gateway = {"metadata": {"name": "edge"}, "spec": {"gatewayClassName": "koguma", "listeners": listeners}}
+    assert control_plane("POST", f"{namespaces}/gateways", gateway).status == 201
+    assert f"edge_mesh-{shop}_svc" not in cli("lint", "--live").out
+    assert control_plane("DELETE", f"{namespaces}/gateways/edge").status == 200
+
+
 def test_everything_that_is_stored_is_linted_without_files(cli, shop):
     before = cli("lint", "--live")
     assert f"(mesh {shop})" not in before.out

@@ -12,13 +12,14 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from koguma.cli import inputs, kind_lookup, objects, terminal
+from koguma.cli import gateway_api_objects, inputs, kind_lookup, objects, terminal
 from koguma.cli.client import ApiClient
 from koguma.cli.failures import ApiError, CommandFailure, ExitCode
 from koguma.core import admission, defaults, identity, loading, services, world
 from koguma.core.incremental import Db
 from koguma.model import documents, forms, kri, labels
 from koguma.model.control_plane_info import ControlPlaneInfo, Mode
+from koguma.model.derived import DerivedResource
 from koguma.model.documents import Document
 from koguma.model.errors import BadRequest, Invalid, KogumaError
 from koguma.model.forms import Draft
@@ -63,9 +64,9 @@ class LoadedFiles(NamedTuple):
     @property
     def meshes(self) -> tuple[str, ...]:
         """The meshes that the files are about."""
-        return tuple(
-            sorted({key.mesh or key.name for key in self.documents if key.mesh or key.kind == "Mesh"})
-        )
+        own = {key.mesh or key.name for key in self.documents if key.mesh or key.kind == "Mesh"}
+        sources = (each for _, each in world.RESOURCES.items(self.db) if isinstance(each, DerivedResource))
+        return tuple(sorted(own | {each.mesh for each in sources if each.source in self.documents}))
 
 
 def known_kinds() -> Kinds:
@@ -87,7 +88,8 @@ def load(
     files = _Files(known_kinds(), control_plane, beneath)
     for document in read:
         files.add(document)
-    resources = [*files.resources.values(), *files.mesh_defaults()]
+    classes = gateway_api_objects.classes(files.resources)
+    resources = [*files.resources.values(), *files.mesh_defaults(), *classes]
     db = loading.load(files.kinds, control_plane, resources)
     loaded = LoadedFiles(db, files.documents, tuple(files.violations), tuple(files.warnings))
     for mesh in loaded.meshes:
@@ -109,6 +111,10 @@ def load_stored(values: Iterable[Json], control_plane: ControlPlaneInfo) -> Load
     for value in values:
         resource = _resource(value, kinds)
         if resource is None:
+            continue
+        if resource.kind not in kinds.by_name:  # of the Gateway API, or what its objects depend on
+            resources.append(resource)
+            (read[resource.key],) = documents.load(yaml_text(value), gateway_api_objects.shown(resource))
             continue
         name = objects.shown(resource.kind, resource.core_name, resource.mesh)
         (document,) = documents.load(yaml_text(value), name)
@@ -159,20 +165,27 @@ class _Files:
     def add(self, document: Document) -> None:
         """Admit an object, or collect its violations."""
         try:
-            draft = forms.read(document.value, self.kinds)
-            checks = _patch_checks() if draft.kind.name == "MeshProxyPatch" else None
-            admitted = admission.admitted(draft, self._stored(draft), self.control_plane, patch_checks=checks)
+            resource, warnings = self._admitted(document.value)
         except (Invalid, BadRequest) as error:
             violations = error.violations or (Violation("", error.detail),)
             self.violations += (FileViolation(document, violation) for violation in violations)
             return
-        key = admitted.resource.key
+        key = resource.key
         if key in self.documents:
             other = f"is the same object as the one at {inputs.place(self.documents[key])}"
             self.violations.append(FileViolation(document, Violation("", other, "duplicate")))
             return
-        self.resources[key], self.documents[key] = admitted.resource, document
-        self.warnings += (FileWarning(key, text) for text in admitted.warnings)
+        self.resources[key], self.documents[key] = resource, document
+        self.warnings += (FileWarning(key, text) for text in warnings)
+
+    def _admitted(self, value: Json) -> tuple[Resource, Iterable[str]]:
+        """An object as it would be stored, with the warnings that the server would give."""
+        if gateway_api_objects.is_one(value):
+            return gateway_api_objects.read(value, self.control_plane), ()
+        draft = forms.read(value, self.kinds)
+        checks = _patch_checks() if draft.kind.name == "MeshProxyPatch" else None
+        admitted = admission.admitted(draft, self._stored(draft), self.control_plane, patch_checks=checks)
+        return admitted.resource, admitted.warnings
 
     def _stored(self, draft: Draft) -> Resource | None:
         own = identity.of(draft, self.control_plane)
@@ -253,6 +266,7 @@ def stored(client: ApiClient) -> Iterator[Json]:
             yield from client.pages(kind.path(None))
         elif kind.name == _SECRET:
             yield from _secrets(client, kind.path(None))
+    yield from gateway_api_objects.served(client)
 
 
 def _secrets(client: ApiClient, path: str) -> Iterator[Json]:
@@ -265,6 +279,8 @@ def _secrets(client: ApiClient, path: str) -> Iterator[Json]:
 
 
 def _resource(value: Json, kinds: Kinds) -> Resource | None:
+    if gateway_api_objects.is_one(value):
+        return gateway_api_objects.stored(value)
     kind = kinds.get(value["type"])
     if kind is None or not (value.get("kri") or kind.name == _SECRET):
         return None

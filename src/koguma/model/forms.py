@@ -18,6 +18,11 @@ from koguma.model.schema import Json, json_type, unknown_fields
 from koguma.model.violation import Violation, key
 
 API_VERSION: Final = "kuma.io/v1alpha1"
+KUBECTL_GROUPS: Final = (
+    "v1",
+    "gateway.networking.k8s.io",
+    "rbac.authorization.k8s.io",
+)  # kinds without a plain form
 NO_NAMESPACE_PREFIX: Final = "mesh-"  # the reserved namespaces where objects without one appear
 
 _PLAIN_META: Final = ("type", "name", "mesh", "labels", "creationTime", "modificationTime", "kri", "snis")
@@ -111,10 +116,14 @@ def read_kubernetes(document: Json, kinds: Kinds) -> Draft:
     violations += _texts(metadata, ("name", "namespace", "resourceVersion"), "metadata.")
     violations += string_map(metadata.get("labels"), "metadata.labels")
     violations += string_map(metadata.get("annotations"), "metadata.annotations")
+    version = document.get("apiVersion")
     kind = kinds.get(document["kind"]) if isinstance(document.get("kind"), str) else None
+    if kind is None and isinstance(version, str) and version.partition("/")[0] in KUBECTL_GROUPS:
+        hint = f'must be "{API_VERSION}"; objects of {version} are written with kubectl (koguma kubeconfig)'
+        raise Invalid([*violations, Violation("apiVersion", hint, "enum")])
     if kind is None:
         violations.append(Violation("kind", unknown_kind(str(document.get("kind", "")), kinds), "kind"))
-    if document.get("apiVersion") != API_VERSION:
+    if version != API_VERSION:
         violations.append(Violation("apiVersion", f'must be "{API_VERSION}"', "enum"))
     if violations or kind is None:
         raise Invalid(violations)

@@ -17,6 +17,7 @@ from koguma.core.lint.problem import (
 )
 from koguma.core.match import Selector
 from koguma.core.world import Pairs, Proxy
+from koguma.model import derived
 from koguma.model.nearest import nearest
 from koguma.model.resource import Key
 from koguma.model.violation import child, item
@@ -25,9 +26,12 @@ _ROUTE_OF_GATEWAYS: Final = f"a route acts on a gateway only where its targetRef
 
 
 def of_policy(db: Db, policy: Key) -> Iterator[Problem]:
-    """A policy that names a gateway and none of its listeners, and routes that no listener takes."""
+    """A policy that names a gateway and none of its listeners, and routes that no listener takes.
+
+    Routes of the Gateway API are derived for each listener that takes them, and their statuses say the rest.
+    """
     selector = match.selector(db, policy)
-    if selector is None or selector.problem:
+    if selector is None or selector.problem or derived.source_name(policy) is not None:
         return
     if selector.by != GATEWAY:
         yield from _route_of_the_mesh(db, policy)

@@ -14,7 +14,7 @@ from koguma.core.incremental import Db, question
 from koguma.core.items import ItemId, Target
 from koguma.core.lint import selection
 from koguma.core.lint.problem import ANSWERED_TWICE, TIE, Problem
-from koguma.model import target_ref
+from koguma.model import derived, target_ref
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 from koguma.model.violation import child, item
@@ -32,9 +32,12 @@ class TieSubject(NamedTuple):
 
 @question
 def subjects(db: Db, policy: Key) -> tuple[tuple[TieSubject, ItemId], ...]:
-    """The subject of each entry of a policy; none for a shadow policy or one that selects no proxy."""
+    """The subject of each entry of a policy; none for a shadow policy or one that selects no proxy.
+
+    Derived ones have none either: of routes of the Gateway API the oldest wins, as everybody expects.
+    """
     selector = match.selector(db, policy)
-    if selector is None or selector.is_shadow or selector.problem:
+    if selector is None or selector.is_shadow or selector.problem or derived.source_name(policy) is not None:
         return ()
     return tuple(
         (TieSubject(order.key(items.rank(db, e))[:_BY_NAME], about), e) for about, e in _targets(db, policy)
