@@ -6,7 +6,7 @@ import gateway_api_objects as gateway_api
 import pytest
 
 from koguma.core import gateways as core_gateways
-from koguma.core import loading, world
+from koguma.core import loading, match, world
 from koguma.core.gateway_api import objects, parents, routes
 from koguma.core.gateway_api.conversion import Conversion
 from koguma.core.group import Group
@@ -294,6 +294,37 @@ def test_a_route_is_attached_to_listeners_that_take_it(listener: Any, route: Any
     (parent,) = parents.of(db, written.key)
     assert parent.reason == reason
     assert any(each.source == written.key for each in derived(db)) is not bool(reason)
+
+
+def test_a_consumers_route_is_for_callers_of_its_own_namespace() -> None:
+    """Those without a namespace are in the reserved one."""
+    ports = [{"port": 80, "targetPort": 80, "appProtocol": "http"}]
+    place = {"mesh": "default", "zone": "east"}
+    service = Resource(
+        kind="MeshService", namespace="shop", name="backend", core_name="b", spec={"ports": ports}, **place
+    )
+    networking = {"address": "127.0.0.1", "inbound": [{"port": 80, "tags": {"kuma.io/service": "web"}}]}
+    callers = [
+        Resource(
+            kind="Dataplane",
+            namespace=each,
+            name="web",
+            core_name=each,
+            spec={"networking": networking},
+            **place,
+        )
+        for each in ("", "shop", "other")
+    ]
+    parent = {**gateway_api.SERVICE, "namespace": "shop"}
+    for namespace, expected in (
+        ("mesh-default", {""}),
+        ("other", {"other"}),
+        ("shop", {"", "shop", "other"}),
+    ):
+        route = gateway_api.route("web", parent=parent, namespace=namespace)
+        db = loaded(service, route, *callers)
+        (made,) = (each for each in derived(db) if each.kind == "MeshHTTPRoute")
+        assert {each.namespace for each in match.selected_by(db, made.key)} == expected
 
 
 def test_a_gateway_of_another_class_is_no_parent() -> None:

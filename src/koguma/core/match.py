@@ -332,7 +332,10 @@ def _may_reach(selector: Selector, traits: Traits) -> bool:
     ):
         return False
     if selector.role in (PolicyRole.CONSUMER, PolicyRole.WORKLOAD_OWNER):
-        return selector.policy.namespace != "" and selector.policy.namespace == traits.namespace
+        # Of objects without a namespace only routes of the Gateway API have such a role: the reserved
+        # namespace, in which they were written, is that of proxies without one.
+        is_namespaced = selector.policy.namespace != "" or derived.source_name(selector.policy) is not None
+        return is_namespaced and selector.policy.namespace == traits.namespace
     return True
 
 
