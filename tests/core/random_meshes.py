@@ -21,6 +21,7 @@ from tests import tls_certificates
 
 PROXIES = ("p1", "p2", "p3")
 EGRESSES = ("e1", "e2")
+OTHER = "other"  # a mesh that calls gateways of the first one, and has some itself
 OFTEN = ("Dataplane", "MeshService") * 4
 PROTOCOLS = ("http", "tcp", "grpc", "http2")
 
@@ -50,7 +51,8 @@ def node_metadata(random: Random) -> NodeMetadata:
 def proxy_key(random: Random) -> Key:
     if random.random() < 0.3:
         return Key("ZoneEgress", "", "east", "", random.choice(EGRESSES))
-    return Key("Dataplane", "default", "east", "", random.choice(PROXIES))
+    mesh = random.choice(["default"] * 4 + [OTHER])
+    return Key("Dataplane", mesh, "east", "", random.choice(PROXIES))
 
 
 def _named(name: str, **more: Any) -> dict[str, Any]:
@@ -58,13 +60,13 @@ def _named(name: str, **more: Any) -> dict[str, Any]:
 
 
 def _mesh(random: Random) -> dict[str, Any]:
-    mode = random.choice(["", "", "STRICT", "PERMISSIVE"])
+    mode, name = random.choice(["", "", "STRICT", "PERMISSIVE"]), random.choice(["default", "default", OTHER])
     backends = [{"name": "ca", "type": "builtin", "mode": mode}]
     if not mode:
-        return {"name": "default"}
+        return {"name": name}
     forbids = {"defaultForbidMeshExternalServiceAccess": random.random() < 0.2}
     routing = {"zoneEgress": random.choice([True, False]), **forbids}
-    return {"name": "default", "mtls": {"enabledBackend": "ca", "backends": backends}, "routing": routing}
+    return {"name": name, "mtls": {"enabledBackend": "ca", "backends": backends}, "routing": routing}
 
 
 def _egress(random: Random) -> dict[str, Any]:
@@ -94,7 +96,8 @@ def _gateway_dataplane(random: Random) -> dict[str, Any]:
     service = random.choice(["edge", "edge", "a", *GATEWAY_SERVICES])
     tags = {"kuma.io/service": service, "team": random.choice(["x", "y"])}
     networking = {"address": f"10.0.0.{random.randint(1, 9)}", "gateway": {"type": "BUILTIN", "tags": tags}}
-    return _named(random.choice(PROXIES), networking=networking)
+    mesh = random.choice(["default", "default", OTHER])
+    return _named(random.choice(PROXIES), networking=networking) | {"mesh": mesh}
 
 
 HOSTNAMES = ("*", "*.lan", "a.lan", "*.a.lan", "b.a.lan", "a.org")
@@ -113,12 +116,15 @@ def _mesh_gateway(random: Random) -> dict[str, Any]:
                 }
             elif protocol == "TLS":
                 listener["tls"] = {"mode": "PASSTHROUGH"}
+            elif protocol == "HTTP" and random.random() < 0.4:
+                listener["crossMesh"] = True
             if random.random() < 0.3:
                 listener["name"] = f"l{len(listeners)}"
             listeners.append({**listener, "tags": {"side": random.choice(["in", "out"])}})
     selector = {"kuma.io/service": "edge", **random.choice([{}, {"team": "x"}])}
     conf = {"selectors": [{"match": selector}], "conf": {"listeners": listeners}}
-    return _named(random.choice(["edge", "edge", "other"]), **conf)
+    mesh = random.choice(["default", OTHER])
+    return _named(random.choice(["edge", "edge", "other"]), **conf) | {"mesh": mesh}
 
 
 def _gateway_top(random: Random) -> dict[str, Any]:
@@ -157,7 +163,8 @@ def _inbound(random: Random, port: int) -> dict[str, Any]:
 
 def _ref(random: Random) -> dict[str, Any]:
     kind = random.choice(["MeshService"] * 4 + ["MeshMultiZoneService", "MeshExternalService"])
-    return {"kind": kind, "name": random.choice((*SERVICES, "nobody"))}
+    outside = ("a.org", "internal.edge.other.mesh") if kind == "MeshExternalService" else ()
+    return {"kind": kind, "name": random.choice((*SERVICES, "nobody", *outside))}
 
 
 def _status(random: Random, first: int) -> Any:
@@ -199,7 +206,8 @@ def _external_service(random: Random) -> dict[str, Any]:
     spec = _matching_spec(random) if random.random() < 0.5 else _released_spec(random)
     if random.random() < 0.4:
         spec = _extended_spec(random)
-    return _named(random.choice(SERVICES), spec=spec, status=_status(random, 2))
+    # The last is the name of a gateway's listener, too.
+    return _named(random.choice((*SERVICES, *SERVICES, "a.org")), spec=spec, status=_status(random, 2))
 
 
 def _matching_spec(random: Random) -> dict[str, Any]:

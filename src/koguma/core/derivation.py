@@ -3,14 +3,17 @@
 A stored HTTPRoute acts as MeshHTTPRoutes. These are computed by a memoised question for each source, after
 every change of stored objects and before anything else is asked. So a change converts only the sources that
 it concerns, and all that reads resources (build, inspect, lint, dry runs, the proof) sees them like stored
-ones. They are never stored, their keys are none that users can write, and each knows its source.
+ones. They are never stored, and each knows its source. Their keys are none that users can write; that of an
+external service by which another mesh is called (`cross_mesh_services`) can be written, and then what is
+stored goes first.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from koguma.core import world
+from koguma.core import cross_mesh_services, world
 from koguma.core.gateway_api import gateways, objects, routes
+from koguma.core.gateways import GATEWAY
 from koguma.core.incremental import Db, Watcher, question
 from koguma.core.inputs import Input
 from koguma.model.derived import DerivedResource
@@ -22,6 +25,7 @@ Derive = Callable[[Db, Key], tuple[DerivedResource, ...]]
 SOURCES: Final[Mapping[str, Derive]] = {
     objects.GATEWAY: gateways.derived,
     **dict.fromkeys(objects.ROUTES, routes.derived),
+    GATEWAY: cross_mesh_services.derived,
 }
 
 
@@ -66,17 +70,17 @@ def update(db: Db, touched: Iterable[Key]) -> None:
 def _replace(db: Db, followed: _Followed, sources: Iterable[Key]) -> None:
     answers = {source: _answer(db, source) for source in sources}
     with db.change() as change:
-        for source, (resources, problem) in answers.items():
-            keys = tuple(resource.key for resource in resources)
+        for source in answers:  # first, since one source may now have what another one had
             for key in followed.keys.get(source, ()):
-                if key not in keys:
+                if isinstance(world.RESOURCES.get(db, key), DerivedResource):
                     change.remove(world.RESOURCES, key)
+        for source, (resources, problem) in answers.items():
             for resource in resources:
                 change.set(world.RESOURCES, resource.key, resource)
-            followed.keys[source] = keys
+            followed.keys[source] = tuple(resource.key for resource in resources)
             if problem:
                 change.set(world.UNREADABLE, source, problem)
-            else:
+            elif world.RESOURCES.get(db, source) is not None:  # else loading has said whether it can be read
                 change.remove(world.UNREADABLE, source)
 
 

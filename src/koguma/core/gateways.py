@@ -45,6 +45,12 @@ class Listener(msgspec.Struct, frozen=True):
         return self.protocol in ("HTTPS", "TLS")
 
 
+def called_name(gateway: Key, listener: Listener) -> str:
+    """The host name by which proxies of other meshes call a listener."""
+    is_whole = not hostname.is_wildcard(listener.hostname)
+    return listener.hostname if is_whole else f"internal.{gateway.name}.{gateway.mesh}.mesh"
+
+
 @question
 def listeners(db: Db, gateway: Key) -> tuple[Listener, ...]:
     """The listeners of a MeshGateway, as written; of two with one section the first."""

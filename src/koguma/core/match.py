@@ -18,7 +18,7 @@ from koguma.core.incremental import Db, question
 from koguma.core.role import PolicyRole
 from koguma.core.world import Pairs, Proxy, pairs
 from koguma.model import derived, hostname, labels, tags, target_ref
-from koguma.model.resource import Key
+from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
 ROUTE_KINDS: Final = target_ref.ROUTES
@@ -256,6 +256,12 @@ def some(values: Pairs, keys: frozenset[str]) -> Pairs:
 def visible_tags(proxy: Proxy, own: Pairs, mentions: Mentioned) -> Pairs:
     """An inbound's tags; those that it lacks come from its proxy's labels, such as zone and namespace."""
     return some(pairs({**dict(proxy.labels), **dict(own)}), mentions.tags)
+
+
+def is_built_in(resource: Resource) -> bool:
+    """Whether this is the Dataplane of a built-in gateway."""
+    networking = (resource.spec.get("networking") or {}) if resource.kind == "Dataplane" else {}
+    return (networking.get("gateway") or {}).get("type") == "BUILTIN"
 
 
 @question

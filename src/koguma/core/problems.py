@@ -23,6 +23,7 @@ import msgspec
 from koguma.core import derivation, match, world
 from koguma.core.incremental import Db
 from koguma.core.lint import (
+    cross_mesh,
     effects,
     egresses,
     external_addresses,
@@ -47,7 +48,6 @@ from koguma.core.lint.problem import (
     OUTBOUND_TO_NOWHERE,
     Problem,
 )
-from koguma.model import derived
 from koguma.model.derived import DerivedResource
 from koguma.model.resource import Key
 
@@ -127,6 +127,7 @@ def of_object(db: Db, key: Key, now: datetime | None = None) -> tuple[Problem, .
 def _of_gateway(db: Db, key: Key, now: datetime | None) -> Iterator[Problem]:
     yield from gateways.of_gateway(db, key)
     yield from gateway_certificates.of_gateway(db, key, now)
+    yield from cross_mesh.of_gateway(db, key)
 
 
 def _of_mesh_itself(db: Db, mesh: str) -> Iterator[Problem]:
@@ -193,7 +194,7 @@ def _sorted(db: Db, problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 def _of_source(db: Db, problem: Problem) -> Problem:
     """A problem of a derived resource as one of the object that a user has written."""
-    if not any(map(derived.source_name, problem.objects)):
+    if not any(isinstance(world.RESOURCES.get(db, key), DerivedResource) for key in problem.objects):
         return problem
     places = [derivation.stored_place(db, key, problem.path) for key in problem.objects]
     resource = world.RESOURCES.get(db, problem.objects[0])

@@ -23,6 +23,7 @@ from koguma.core.hostnames import HostnameClaim
 from koguma.core.incremental import Db, question
 from koguma.core.services import ReconcileProblem
 from koguma.core.vips import ITSELF, NamedAddresses, Ranges
+from koguma.model.derived import DerivedResource
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
@@ -151,7 +152,7 @@ def plan(
     db: Db, mesh: str, proxies: ConnectedProxies, ranges: Ranges, history: AddressHistory, now: datetime
 ) -> StatusPlan:
     """The changes that lead from the stored statuses of a mesh to the desired ones; none where they agree."""
-    vip_plan = vips.plan(db, _served(db, mesh), ranges, history, now)
+    vip_plan = vips.plan(db, served(db, mesh), ranges, history, now)
     changes, problems = [], list(vip_plan.problems)
     for key, assigned in vip_plan.assigned.items():
         resource = world.RESOURCES.get(db, key)
@@ -170,11 +171,12 @@ def plan(
     return StatusPlan(tuple(changes), vip_plan.used, tuple(sorted(problems)), vip_plan.other_meshes)
 
 
-def _served(db: Db, mesh: str) -> Iterator[Key]:
+def served(db: Db, mesh: str) -> Iterator[Key]:
     """The destinations of a mesh; external services of other zones keep what their own zone reports."""
     for kind in world.DESTINATION_KINDS:
         for key, resource in world.BY_KIND.items(db, (kind, mesh)):
-            if not world.is_of_another_zone(db, resource):
+            is_stored = not isinstance(resource, DerivedResource)
+            if is_stored and not world.is_of_another_zone(db, resource):
                 yield key
 
 

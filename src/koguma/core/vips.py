@@ -25,6 +25,7 @@ from koguma.core.address_history import REUSE_AFTER, AddressHistory, Range, Used
 from koguma.core.incremental import Db, question
 from koguma.core.inputs import Index
 from koguma.core.services import ReconcileProblem
+from koguma.model.derived import DerivedResource
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
@@ -75,7 +76,8 @@ def _entries(listed: Json) -> Iterator[Json]:
 
 
 def _addresses(key: Key, resource: Resource) -> Iterable[str]:
-    if key.kind not in world.DESTINATION_KINDS:
+    # The addresses of derived ones are in a range of their own, and the same in all meshes.
+    if key.kind not in world.DESTINATION_KINDS or isinstance(resource, DerivedResource):
         return ()
     return [address for _, address in stored(resource.status)]
 
@@ -95,6 +97,8 @@ def named(db: Db, destination: Key) -> NamedAddresses:
     """The addresses that a destination holds, each with its name."""
     resource = world.RESOURCES.get(db, destination)
     listed = stored(resource.status) if resource else ()
+    if isinstance(resource, DerivedResource):
+        return listed
     return tuple((name, address) for name, address in listed if holder(db, address) == destination)
 
 

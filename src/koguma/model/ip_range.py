@@ -1,8 +1,12 @@
 """IP range: addresses as users write them, one or many, as a network."""
 
 import ipaddress
+from typing import Final
 
 IpRange = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+# Where gateways of other meshes have their virtual addresses.
+CROSS_MESH: Final = ipaddress.IPv4Network("244.0.0.0/8")
 
 
 def parsed(type_: str, value: str) -> IpRange | None:

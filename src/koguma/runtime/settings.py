@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from koguma.model import documents, names
+from koguma.model import documents, ip_range, names
 from koguma.model.access import BUILTIN_ROLES, Binding, Role
 from koguma.model.control_plane_info import ControlPlaneInfo, Mode
 from koguma.model.errors import Invalid
@@ -286,7 +286,7 @@ def _outgoing_violations(
 
 def _range_violations(settings: Settings) -> Iterator[Violation]:
     """Ranges of virtual addresses that cannot be used; each is named by its own setting."""
-    found: dict[str, Network] = {}
+    found: dict[str, Network] = {"what gateways have for other meshes": ip_range.CROSS_MESH}
     for name, text in (
         ("meshServiceCidr", settings.mesh_service_cidr),
         ("meshExternalServiceCidr", settings.mesh_external_service_cidr),

@@ -8,7 +8,7 @@ cannot apply to a single backend.
 
 import msgspec
 
-from koguma.core import world
+from koguma.core import cross_mesh_services, world
 from koguma.core.build import encoding, external
 from koguma.core.incremental import Db
 from koguma.core.world import Destination, Pairs, Port, pairs
@@ -76,9 +76,17 @@ def _backend(db: Db, port: BackendPort, weight: int, filters: Json = ()) -> Back
         encoding.kri(db, port.destination, port.section),
         weight,
         port.subset,
-        port.destination.kind == "MeshExternalService" and not external.is_passthrough(db, port.destination),
+        _has_own_host(db, port.destination),
         filters,
     )
+
+
+def _has_own_host(db: Db, destination: Key) -> bool:
+    """Whether requests to a destination are for a host of its own, whatever they named."""
+    if destination.kind != "MeshExternalService" or external.is_passthrough(db, destination):
+        return False
+    is_gateway = cross_mesh_services.gateway(db, destination) is not None
+    return not is_gateway or cross_mesh_services.has_own_host(db, destination)
 
 
 def resolved(db: Db, ref: Json, origin: Key, original: OriginalDestination) -> BackendPort | None:

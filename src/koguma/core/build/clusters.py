@@ -8,11 +8,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from koguma.core import items, world
+from koguma.core import cross_mesh_services, items, world
 from koguma.core.build import (
     encoding,
     endpoints,
     external,
+    gateway_endpoints,
     hooks,
     locality,
     overlay_merge,
@@ -20,6 +21,7 @@ from koguma.core.build import (
     tls,
     zone_egress,
 )
+from koguma.core.build.endpoints import Endpoint
 from koguma.core.build.overlays import MergedConfs, PolicyOverlays
 from koguma.core.gateway_api import backend_tls
 from koguma.core.gateway_api.backend_tls import BackendTls
@@ -85,6 +87,9 @@ def cluster(db: Db, spec: ClusterSpec) -> tuple[XdsResource | Failure, ...]:
     port = world.port(db, spec.destination, spec.section)
     if port is None or not name:
         return ()
+    gateway = cross_mesh_services.gateway(db, spec.destination)
+    if gateway is not None:
+        return _to_gateway(db, spec, name, gateway)
     if spec.destination.kind == "MeshExternalService":
         through_egress = not spec.client.is_egress and zone_egress.carries(db, spec.destination)
         return _through_egress(db, spec, name) if through_egress else _external(db, spec, name)
@@ -156,7 +161,7 @@ def load_assignments(
     """The port itself if its endpoints are sent apart from its cluster (EDS), or nothing."""
     if not encoding.kri(db, destination, section):
         return ()
-    if destination.kind == "MeshExternalService":
+    if destination.kind == "MeshExternalService" and cross_mesh_services.gateway(db, destination) is None:
         return (LoadAssignmentSpec(destination, section),) if zone_egress.carries(db, destination) else ()
     return (LoadAssignmentSpec(destination, section, hooks.on_endpoints(db, entries)),)
 
@@ -173,14 +178,18 @@ def assignment(db: Db, spec: LoadAssignmentSpec, zone: str, affinity: Pairs) -> 
     name = encoding.kri(db, spec.destination, spec.section)
     # A failure of the hook is reported with the cluster.
     preference, _ = hooks.locality(db, ((kind, items.conf(db, entries)) for kind, entries in spec.entries))
-    is_external = spec.destination.kind == "MeshExternalService"
-    of_port = (
-        zone_egress.endpoints_in(db, zone)
-        if is_external
-        else endpoints.of(db, spec.destination, spec.section)
-    )
-    data = locality.assignment(name, of_port, zone, affinity, preference)
+    data = locality.assignment(name, _endpoints(db, spec, zone), zone, affinity, preference)
     return encoding.encoded(db, ENDPOINTS, name, data, origin=str(spec.destination))
+
+
+def _endpoints(db: Db, spec: LoadAssignmentSpec, zone: str) -> tuple[Endpoint, ...]:
+    gateway = cross_mesh_services.gateway(db, spec.destination)
+    if gateway is not None:
+        host = spec.destination.name if cross_mesh_services.has_own_host(db, spec.destination) else ""
+        return gateway_endpoints.of_port(db, gateway, int(spec.section), host)
+    if spec.destination.kind == "MeshExternalService":
+        return zone_egress.endpoints_in(db, zone)
+    return endpoints.of(db, spec.destination, spec.section)
 
 
 def _skeleton(name: str, subsets: tuple[tuple[str, ...], ...]) -> Data:
@@ -228,7 +237,10 @@ def _transport(db: Db, spec: ClusterSpec) -> Data | None:
 def _mtls(db: Db, spec: ClusterSpec, identities: tuple[str, ...]) -> Data:
     """The transport socket with which a proxy calls proxies of these identities."""
     sni = tls.server_name(db, spec.destination, spec.section)
-    context = tls.upstream(spec.client.mesh, identities, sni)
+    return _socket(db, spec, tls.upstream(spec.client.mesh, identities, sni))
+
+
+def _socket(db: Db, spec: ClusterSpec, context: Data) -> Data:
     where = OverlayContext("tcp", spec.client.mesh, spec.client.zone)
     for part in overlays.of_both_ends(db, spec.client.both_ends, where).part("upstream_tls"):
         context = overlay_merge.merged(context, part)
@@ -250,6 +262,20 @@ def _cluster_data(parts: overlay_merge.Parts, *, is_http: bool, transport: Data 
     if transport is not None:
         cluster["transport_socket"] = transport
     return cluster
+
+
+def _to_gateway(db: Db, spec: ClusterSpec, name: str, gateway: Key) -> tuple[XdsResource | Failure, ...]:
+    """The cluster of a gateway of another mesh: never without mTLS, nor through an egress."""
+    mesh, identities = spec.client.mesh, gateway_endpoints.identities(db, gateway)
+    skeleton = {"cluster": _skeleton(name, spec.subsets), "http_options": _HTTP2}
+    parts = overlay_merge.with_overlays(skeleton, spec.overlays.overlays)
+    if spec.overlays.locality is not None and spec.overlays.locality.affinity_tags:
+        parts = _with_localities(parts)
+    context = tls.upstream(mesh, identities, spec.destination.name, trusted=gateway.mesh)
+    data = _cluster_data(parts, is_http=True, transport=_socket(db, spec, context))
+    needs = ((ENDPOINTS, name), *tls.secrets(mesh, gateway.mesh))
+    resource = encoding.encoded(db, CLUSTER, name, data, needs, str(gateway))
+    return resource, *spec.overlays.failures
 
 
 # What policies say about the endpoints of an external service acts where these are called: on the egress.

@@ -28,6 +28,7 @@ class Endpoint(msgspec.Struct, frozen=True, order=True):
     port: int
     zone: str = ""
     tags: Pairs = ()
+    host: str = ""  # for which requests to it are, whatever they named; empty: what they named
 
 
 class _ServiceSelector(msgspec.Struct, frozen=True):

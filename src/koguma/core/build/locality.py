@@ -52,6 +52,8 @@ def _locality(priority: int, group: EndpointGroup, endpoints: Sequence[Endpoint]
 
 def _endpoint(endpoint: Endpoint) -> Data:
     data: Data = {"endpoint": {"address": proto_json.address(endpoint.address, endpoint.port)}}
+    if endpoint.host:
+        data["endpoint"]["hostname"] = endpoint.host
     if endpoint.tags:
         data["metadata"] = {"filter_metadata": {"envoy.lb": dict(endpoint.tags)}}
     return data

@@ -67,17 +67,17 @@ def ca_name(mesh: str) -> str:
     return str(SecretName("mesh_ca", "secret", mesh))
 
 
-def secrets(mesh: str) -> tuple[Id, ...]:
-    """The secrets to which both ends of a connection between proxies refer."""
-    return (SECRET, identity_name(mesh)), (SECRET, ca_name(mesh))
+def secrets(mesh: str, trusted: str = "") -> tuple[Id, ...]:
+    """The secrets to which both ends of a connection between proxies refer, of one mesh or two."""
+    return (SECRET, identity_name(mesh)), (SECRET, ca_name(trusted or mesh))
 
 
-def _common(mesh: str, sans: Iterable[Data]) -> Data:
+def _common(mesh: str, sans: Iterable[Data], trusted: str = "") -> Data:
     return {
         "tls_certificate_sds_secret_configs": [proto_json.sds(identity_name(mesh))],
         "combined_validation_context": {
             "default_validation_context": {"match_typed_subject_alt_names": list(sans)},
-            "validation_context_sds_secret_config": proto_json.sds(ca_name(mesh)),
+            "validation_context_sds_secret_config": proto_json.sds(ca_name(trusted or mesh)),
         },
     }
 
@@ -92,15 +92,18 @@ def downstream(mesh: str) -> Data:
     )
 
 
-def upstream(mesh: str, identities: Iterable[str], server_name: str) -> Data:
-    """The TLS context of outbound clusters: endpoints need a certificate with one of these identities."""
+def upstream(mesh: str, identities: Iterable[str], server_name: str, trusted: str = "") -> Data:
+    """The TLS context of outbound clusters: endpoints need a certificate with one of these identities.
+
+    It has to be of the caller's mesh, or of another one that is `trusted` instead.
+    """
     # Without a matcher Envoy would accept every certificate of the mesh; no identity equals the bare prefix.
-    named = tuple(identities) or (f"spiffe://{mesh}/",)
+    named = tuple(identities) or (f"spiffe://{trusted or mesh}/",)
     sans = [{"san_type": "URI", "matcher": {"exact": each}} for each in named]
     context = proto_json.typed(
         f"{_TLS}.UpstreamTlsContext",
         common_tls_context={
-            **_common(mesh, sans),
+            **_common(mesh, sans, trusted),
             "alpn_protocols": [ALPN],
             "tls_params": _CLIENT_VERSIONS,
         },

@@ -8,17 +8,18 @@ from collections.abc import Iterable
 
 import msgspec
 
-from koguma.core import loading, world
+from koguma.core import loading, match, world
 from koguma.core.build import encoding, network
+from koguma.core.gateways import GATEWAY
 from koguma.core.incremental import Db
 from koguma.model import labels
 from koguma.model.kind import Kinds
-from koguma.model.resource import Key, Resource
+from koguma.model.resource import Resource
 
 
 def with_objects(db: Db, mesh: str, replaced: Iterable[Resource]) -> Db:
     """A database in which these objects are stored too, or instead."""
-    stored = {each.key: each for each in world.stored(db) if _is_visible(each.key, mesh)}
+    stored = {each.key: each for each in world.stored(db) if _is_visible(each, mesh)}
     stored |= {resource.key: resource for resource in replaced}
     other = loading.load(
         Kinds([kind for _, kind in world.KINDS.items(db)]), world.control_plane(db), stored.values()
@@ -31,8 +32,9 @@ def with_objects(db: Db, mesh: str, replaced: Iterable[Resource]) -> Db:
     return other
 
 
-def _is_visible(key: Key, mesh: str) -> bool:
-    return key.mesh in ("", mesh)
+def _is_visible(resource: Resource, mesh: str) -> bool:
+    """Whether an object is of one mesh, or of the gateways of others, which that mesh may call."""
+    return resource.mesh in ("", mesh) or resource.kind == GATEWAY or match.is_built_in(resource)
 
 
 def with_shadows(db: Db, mesh: str) -> Db:

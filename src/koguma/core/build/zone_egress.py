@@ -7,7 +7,7 @@ egress offers does not depend on that switch, so that it is ready before the fir
 
 from typing import Final
 
-from koguma.core import match, rules, spiffe, world
+from koguma.core import cross_mesh_services, match, rules, spiffe, world
 from koguma.core.build import endpoints, external, network, overlays, tls
 from koguma.core.build.endpoints import Endpoint
 from koguma.core.incremental import Db, question
@@ -53,7 +53,12 @@ def carries(db: Db, destination: Key) -> bool:
     """
     if destination.kind != "MeshExternalService" or not is_used(db, destination.mesh):
         return False
-    return not external.is_passthrough(db, destination)
+    return not external.is_passthrough(db, destination) and not is_gateway(db, destination)
+
+
+def is_gateway(db: Db, destination: Key) -> bool:
+    """Whether this is a gateway of another mesh, which callers call themselves."""
+    return cross_mesh_services.gateway(db, destination) is not None
 
 
 @question
@@ -89,7 +94,7 @@ def services(db: Db, mesh: str) -> tuple[tuple[Key, str], ...]:
     return tuple(
         (key, port.section)
         for key in world.BY_KIND.keys(db, ("MeshExternalService", mesh))
-        if not external.is_passthrough(db, key)
+        if not external.is_passthrough(db, key) and not is_gateway(db, key)
         for port in _ports(db, key)
     )
 
@@ -137,7 +142,7 @@ def is_forbidden(db: Db, destination: Key, section_: str, zone: str, uris: tuple
 
     It is asked as an egress of the zone would be, whether there is one or not.
     """
-    if not uris or destination.kind != "MeshExternalService":
+    if not uris or destination.kind != "MeshExternalService" or is_gateway(db, destination):
         return False
     mentions = match.mentioned(db, destination.mesh)
     own = {tags.SERVICE: SERVICE, tags.ZONE: zone}

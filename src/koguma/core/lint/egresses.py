@@ -19,7 +19,7 @@ _AROUND: Final = (
 
 def of_service(db: Db, key: Key) -> Iterator[Problem]:
     """What is wrong with calls of an external service, where its mesh uses an egress."""
-    if not zone_egress.is_used(db, key.mesh):
+    if not zone_egress.is_used(db, key.mesh) or zone_egress.is_gateway(db, key):
         return
     if external.is_passthrough(db, key):
         yield Problem(AROUND_EGRESS, _AROUND, (key, _mesh(key.mesh)), path="spec.destination.type")

@@ -138,6 +138,8 @@ def _between_meshes(db: Db, gateway: Key) -> Iterator[Problem]:
     """Listeners for calls of other meshes, which gateways do not serve."""
     resource = world.RESOURCES.get(db, gateway)
     written = ((resource.spec.get("conf") or {}).get("listeners") or ()) if resource else ()
+    if not match.proxies(db, gateway.mesh):  # as above
+        return
     for number, listener in enumerate(written):
         if listener.get("crossMesh"):
             message = (

@@ -42,6 +42,7 @@ NO_GATEWAY: Final = "KG025"
 NOT_ON_GATEWAYS: Final = "KG026"
 GATEWAY_TIE: Final = "KG027"
 BAD_CERTIFICATE: Final = "KG028"
+NOT_CALLED: Final = "KG029"
 
 # Every code, with its title.
 CODES: Final[Mapping[str, str]] = {
@@ -74,6 +75,7 @@ CODES: Final[Mapping[str, str]] = {
     NOT_ON_GATEWAYS: "a route of the mesh that is for gateways only",
     GATEWAY_TIE: "gateways that only their names put in order",
     BAD_CERTIFICATE: "a certificate of a gateway that clients do not get, or refuse",
+    NOT_CALLED: "a gateway for other meshes that one of these cannot call",
 }
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from koguma.core import hostnames, world
+from koguma.core import cross_mesh_services, hostnames, world
 from koguma.core.hostnames import HostnameCollision
 from koguma.core.incremental import Db
 from koguma.core.lint.problem import SHARED_HOSTNAME, Problem
@@ -31,14 +31,21 @@ def of_generator(db: Db, generator: Key) -> Iterator[Problem]:
 def _problems(db: Db, collisions: Iterable[HostnameCollision]) -> Iterator[Problem]:
     for collision in collisions:
         given = f" (by the HostnameGenerator {collision.generator})" if collision.generator else ""
+        loser, holder = _shown(db, collision.loser), _shown(db, collision.holder)
         message = (
-            f'{collision.loser.kind} "{collision.loser.name}" and {collision.holder.kind}'
-            f' "{collision.holder.name}" claim the host name "{collision.hostname}"{given}: it leads to'
-            f' {collision.holder.kind} "{collision.holder.name}"; choose another name for one of them'
+            f'{loser} and {holder} claim the host name "{collision.hostname}"{given}: it leads to {holder};'
+            " choose another name for one of them"
         )
         yield Problem(
             SHARED_HOSTNAME, message, (collision.loser, collision.holder), path=_path(db, collision)
         )
+
+
+def _shown(db: Db, destination: Key) -> str:
+    source = cross_mesh_services.gateway(db, destination)
+    if source is not None:
+        return f'{source.kind} "{source.name}" of mesh "{source.mesh}"'
+    return f'{destination.kind} "{destination.name}"'
 
 
 def _path(db: Db, collision: HostnameCollision) -> str:
