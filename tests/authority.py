@@ -63,7 +63,12 @@ class Authority:
         uris = x509.SubjectAlternativeName(
             [x509.UniformResourceIdentifier(identity) for identity in (uri, *more)]
         )
-        leaf = self._sign(key, x509.Name([]), lambda builder: builder.add_extension(uris, critical=True))
+        usage = _usage(signs=False)  # without one, Envoy takes no certificate for that of a SPIFFE identity
+        leaf = self._sign(
+            key,
+            x509.Name([]),
+            lambda builder: builder.add_extension(uris, critical=True).add_extension(usage, critical=True),
+        )
         file = folder / f"{len(list(folder.iterdir()))}.pem"
         file.write_text(pem_of(leaf) + pem_of(key))
         context = ssl.create_default_context(cadata=self.pem[0])

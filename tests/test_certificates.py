@@ -11,7 +11,7 @@ from cryptography.exceptions import InvalidSignature
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koguma.fleet import certificates
+from koguma.fleet import mesh_cas
 from koguma.fleet.certificates import CHANGED_MAX, Certificates
 from koguma.identity import authority
 from koguma.identity.rotation import DISTRUST_DELAY, SETTLE_TIME, TRUST_TIMEOUT
@@ -534,7 +534,7 @@ def test_a_ca_in_files_is_looked_at_again(tmp_path):
     write(MADE["b"])
     assert shown(setup.of("web")) == "a < a"
     setup.now = setup.certificates.due()
-    assert setup.now == START + HOUR + certificates.FILES_INTERVAL
+    assert setup.now == START + HOUR + mesh_cas.FILES_INTERVAL
     assert setup.changed_names() == ["web"]
     assert shown(setup.of("web")) == "a < ab"
 
@@ -720,3 +720,106 @@ def test_a_caller_that_calls_another_mesh_no_more_is_not_waited_for():
     certificates.trusted(caller, ("shop",))
     certificates.forget(caller)
     assert caller not in certificates.changed()
+
+
+ALL_TRUST = "mesh_ca:secret:*"
+
+
+class TwoMeshSetup(CertificateSetup):
+    """The mesh shop, and mesh tea with CAs of its own, whose callers a gateway of shop admits."""
+
+    gateway = Key("Dataplane", "shop", "east", "", "edge")
+    caller = Key("Dataplane", "tea", "east", "", "web")
+
+    def __init__(self):
+        self.tea = {name: authority.make("tea", MeshBuiltinCert(), START - HOUR) for name in ("a", "b")}
+        super().__init__()
+
+    def write_tea(self, *backends, enabled="a"):
+        for name, pair in self.tea.items():
+            names = authority.secret_names("tea", name)
+            for secret, text in zip(names, (pair.certificate, pair.key.reveal()), strict=True):
+                self.put(kind="Secret", mesh="tea", zone="east", name=secret, spec={"data": encoded(text)})
+        mtls = {"backends": list(backends), **({"enabledBackend": enabled} if enabled else {})}
+        self.put(kind="Mesh", name="tea", spec={"mtls": mtls})
+
+    def admitting(self):
+        """What the gateway is to have, by name."""
+        found = self.certificates.trusted(self.gateway, ("*",))
+        return {each.name: each for each in (*self.certificates.of(self.gateway, uris("edge")), *found)}
+
+    def domains(self):
+        """The CAs that it trusts, by trust domain."""
+        data = self.admitting()[ALL_TRUST].data()
+        validator = data["validation_context"]["custom_validator_config"]["typed_config"]
+        return {each["name"]: each["trust_bundle"]["inline_string"] for each in validator["trust_domains"]}
+
+    def caller_takes(self):
+        for each in self.certificates.of(self.caller, ("spiffe://tea/web",)):
+            self.certificates.acked(self.caller, each.name, each.version)
+
+    def issuer(self):
+        """The CA of the caller's certificate."""
+        leaf = x509.load_pem_x509_certificate(
+            self.certificates.of(self.caller, ("spiffe://tea/web",)).identity.pem.encode()
+        )
+        for name, pair in self.tea.items():
+            try:
+                leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(pair.certificate.encode()))
+            except InvalidSignature:
+                continue
+            return name
+        raise AssertionError("nobody issued it")
+
+
+def test_a_gateway_for_other_meshes_has_the_cas_of_each_apart_and_no_certificate_of_theirs():
+    setup = TwoMeshSetup()
+    assert setup.admitting().keys() == {IDENTITY, TRUST, ALL_TRUST}
+    assert setup.domains().keys() == {"shop"}
+    assert setup.certificates.changed() == ()
+    setup.write_tea(builtin("a"))
+    assert setup.certificates.changed() == (setup.gateway,), "a mesh with mTLS is new"
+    assert setup.admitting().keys() == {IDENTITY, TRUST, ALL_TRUST}
+    assert setup.domains() == {"shop": MADE["a"].certificate, "tea": setup.tea["a"].certificate}
+    assert setup.certificates.changed() == ()
+    setup.write_tea(builtin("a"), enabled="")
+    assert setup.certificates.changed() == (setup.gateway,), "mTLS was turned off"
+    assert setup.domains().keys() == {"shop"}
+
+
+def test_a_ca_of_another_mesh_issues_when_the_gateway_trusts_it_too():
+    setup = TwoMeshSetup()
+    setup.write_tea(builtin("a"))
+    setup.now += HOUR
+    for name, each in setup.admitting().items():
+        setup.certificates.acked(setup.gateway, name, each.version)
+    setup.caller_takes()
+    setup.write_tea(builtin("a"), builtin("b"), enabled="b")
+    assert set(setup.certificates.changed()) == {setup.gateway, setup.caller}
+    setup.caller_takes()
+    setup.now += SETTLE_TIME + SECOND
+    assert setup.issuer() == "a", "the gateway would refuse a certificate of b"
+    offered = setup.admitting()[ALL_TRUST]
+    assert fingerprints(setup.domains()["tea"]) == fingerprints(
+        setup.tea["a"].certificate + setup.tea["b"].certificate
+    )
+    assert setup.certificates.acked(setup.gateway, ALL_TRUST, offered.version)
+    assert setup.issuer() == "b"
+
+
+def test_a_gateway_that_admits_nobody_any_more_holds_up_no_rotation_of_other_meshes():
+    setup = TwoMeshSetup()
+    setup.write_tea(builtin("a"))
+    setup.now += HOUR
+    setup.admitting()
+    setup.caller_takes()
+    assert setup.certificates.trusted(setup.gateway, ()) == []
+    setup.write_tea(builtin("a"), builtin("b"), enabled="b")
+    assert set(setup.certificates.changed()) == {setup.caller}
+    setup.caller_takes()
+    setup.now += SETTLE_TIME + SECOND
+    assert setup.issuer() == "b"
+    setup.admitting()
+    setup.certificates.forget(setup.gateway)
+    setup.write_tea(builtin("a"), enabled="")
+    assert setup.gateway not in setup.certificates.changed()

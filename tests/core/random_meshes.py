@@ -107,6 +107,7 @@ def _mesh_gateway(random: Random) -> dict[str, Any]:
     listeners = []
     for port in random.sample([8080, 8443, 8444, 8445], random.randint(1, 3)):
         protocol = random.choice(["HTTP", "HTTP", "HTTPS", "TCP", "TLS"])
+        is_cross_mesh = random.random() < 0.3
         for hostname in random.sample(HOSTNAMES, random.randint(1, 3)):
             listener: dict[str, Any] = {"port": port, "protocol": protocol, "hostname": hostname}
             if protocol == "HTTPS" or (protocol == "TLS" and random.random() < 0.5):
@@ -120,6 +121,8 @@ def _mesh_gateway(random: Random) -> dict[str, Any]:
                 listener["crossMesh"] = True
             if random.random() < 0.3:
                 listener["name"] = f"l{len(listeners)}"
+            if is_cross_mesh and protocol in ("HTTP", "TCP"):
+                listener["crossMesh"] = True
             listeners.append({**listener, "tags": {"side": random.choice(["in", "out"])}})
     selector = {"kuma.io/service": "edge", **random.choice([{}, {"team": "x"}])}
     conf = {"selectors": [{"match": selector}], "conf": {"listeners": listeners}}
@@ -338,7 +341,8 @@ def _tls(random: Random) -> dict[str, Any]:
 def _permission(random: Random) -> dict[str, Any]:
     who = {"spiffeID": {"type": "Exact", "value": f"spiffe://default/{random.choice(SERVICES)}"}}
     conf = {random.choice(["allow", "deny"]): [who]}
-    return _named(random.choice(["m1", "m2"]), spec={**_top(random), "rules": [{"default": conf}]})
+    top = _gateway_top(random) if random.random() < 0.3 else _top(random)
+    return _named(random.choice(["m1", "m2"]), spec={**top, "rules": [{"default": conf}]})
 
 
 def _load_balancing(random: Random) -> dict[str, Any]:

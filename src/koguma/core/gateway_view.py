@@ -40,12 +40,15 @@ def _listener(db: Db, gateway: Key, traits: Traits, listener: Listener) -> Json:
     routes = Group(key for kind, of_kind in selecting if kind in gateways.ROUTE_KINDS for key in of_kind)
     kinds = {kind for kind, _ in gateway_overlays.arriving(db, acting)}
     kinds |= {kind for kind, of_kind in acting if gateway_overlays.acts_on_calls(db, kind)}
+    if listener.is_cross_mesh:
+        kinds |= {kind for kind, _ in gateway_overlays.permitting(db, acting)}
     return {
         "kri": kri(db, gateway, str(listener.port)),
         **({"name": listener.name} if listener.name else {}),
         "port": listener.port,
         "protocol": listener.protocol,
         "hostname": listener.hostname,
+        **({"crossMesh": gateways.called_name(gateway, listener)} if listener.is_cross_mesh else {}),
         "hosts": _hosts(db, gateway, listener, routes)
         if listener.is_http
         else _connections(db, listener, routes),

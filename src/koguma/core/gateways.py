@@ -42,7 +42,7 @@ class Listener(msgspec.Struct, frozen=True):
     @property
     def has_tls(self) -> bool:
         """Whether its clients speak TLS, so that they are told apart by server name."""
-        return self.protocol in ("HTTPS", "TLS")
+        return self.protocol in ("HTTPS", "TLS") or self.is_cross_mesh
 
 
 def called_name(gateway: Key, listener: Listener) -> str:

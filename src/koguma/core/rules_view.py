@@ -109,6 +109,8 @@ def _kind(viewer: Viewer, kind: str, subject: _Subject) -> dict[str, Json]:
     acts = record.acts_on_gateways if subject.is_gateway else record.acts_on_sidecars
     to = list(_to_rules(viewer, kind, subject)) if acts("to") else []
     acts_on_inbounds = acts("rules")
+    if subject.is_gateway and record.hooks.permits is not None:
+        subject, acts_on_inbounds = _where_callers_are_known(viewer.db, subject), True
     shown: dict[str, Json] = {
         "type": kind,
         "toRules": list(_tag_rules(viewer.db, kind, subject.proxy_class)),
@@ -138,6 +140,18 @@ def _left_out_of_listeners(viewer: Viewer, kind: str, subject: _Subject) -> Iter
         selecting = dict(inbound.policies_of(viewer.db, traits, listener.section)).get(kind, ())
         attached = Group(each for each in selecting if gateways.is_attached(viewer.db, each))
         yield from viewer.confs(kind, rules.entries_by_target(viewer.db, attached).mesh_wide).warnings
+
+
+def _where_callers_are_known(db: Db, subject: _Subject) -> _Subject:
+    """A gateway with those of its listeners alone at which callers have an identity, that of their mesh."""
+    traits = match.traits(db, subject.key)
+    gateway = traits.gateway if traits is not None else None
+    admitting = {
+        each.section for each in (gateways.listeners(db, gateway) if gateway else ()) if each.is_cross_mesh
+    }
+    return msgspec.structs.replace(
+        subject, inbounds=tuple(each for each in subject.inbounds if each[0].section in admitting)
+    )
 
 
 def _is_not_empty(shown: Mapping[str, Json]) -> bool:

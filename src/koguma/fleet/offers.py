@@ -20,7 +20,7 @@ from koguma.fleet.certificates import Certificates
 from koguma.fleet.connected_proxy import ConnectedProxy
 from koguma.fleet.quarantine import Quarantine
 from koguma.fleet.retries import Retries
-from koguma.identity.sds import SdsSecret, trusted_mesh
+from koguma.identity.sds import SdsSecret, TrustDomains, trusted_mesh
 from koguma.model.resource import Key
 
 BATCH: Final = 32  # proxies that get an offer before other tasks have a turn
@@ -92,7 +92,7 @@ class Offers:
 
     def _secrets(self, proxy: ConnectedProxy, compiled: Snapshot) -> Bundle:
         """The keys and certificates of a proxy; the same bundle object where nothing changed."""
-        secrets: Iterable[SdsSecret]
+        secrets: Iterable[SdsSecret | TrustDomains]
         if proxy.key.mesh:
             others = self._certificates.trusted(proxy.key, _other_meshes(proxy.key.mesh, compiled))
             secrets = [*(self._certificates.of(proxy.key, proxy.spiffe_ids) or ()), *others]
@@ -103,7 +103,7 @@ class Offers:
         new = bundle(self._secret(secret, proxy.offered) for secret in secrets)
         return next((offered for offered in proxy.offered.bundles if offered == new), new)
 
-    def _secret(self, secret: SdsSecret, offered: Snapshot) -> XdsResource:
+    def _secret(self, secret: SdsSecret | TrustDomains, offered: Snapshot) -> XdsResource:
         known = offered.get((SECRET, secret.name))
         if known is not None and known.version == secret.version:
             return known

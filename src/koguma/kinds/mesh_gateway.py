@@ -4,8 +4,8 @@ A MeshGateway gives its listeners to the proxies that `selectors` match: Datapla
 `networking.gateway` has type BUILTIN. Routes (MeshHTTPRoute, MeshTCPRoute) that refer to it say where
 requests go. A route chooses between listeners by `sectionName`, which is a listener's `name` or its port, or
 by `tags` of the gateway and of a listener. Several listeners may share a port if they agree on the protocol
-and differ in the host name. A `crossMesh` listener is for calls from other meshes; it is stored, and not
-served yet.
+and differ in the host name. A `crossMesh` listener takes calls of proxies of other meshes, with the
+certificates of these, as far as a MeshTrafficPermission allows them.
 
 ```yaml
 type: MeshGateway
@@ -81,7 +81,7 @@ class MeshGatewayListener(Spec):
     tags: Annotated[Mapping[str, str] | None, doc("Tags by which routes choose this listener.")] = None
     cross_mesh: Annotated[
         bool | None,
-        doc("Take calls from other meshes, and only those. Not served yet: the port stays closed."),
+        doc("Take calls of proxies, of all meshes with mTLS, and no others. Only with HTTP."),
     ] = None
     resources: Annotated[MeshGatewayResources | None, doc("Limits.")] = None
 

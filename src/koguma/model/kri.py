@@ -129,6 +129,7 @@ def is_kri(text: str) -> bool:
 
 SECRET_CATEGORIES = ("mesh_ca", "identity_cert", "cert", "cert.rsa", "cert.ecdsa")
 SECRET_SCOPES = ("secret", "file", "inline", "inlineString")
+ALL_MESHES = "*"  # in place of a mesh's name, which it cannot be
 
 
 class SecretName(msgspec.Struct, frozen=True, order=True):

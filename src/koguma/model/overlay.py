@@ -127,6 +127,7 @@ class OverlayContext(msgspec.Struct, frozen=True):
     machine: MachineAccess = MachineAccess()
     allows_by_server_name: bool = False  # on an egress: only what names the server allows a call
     is_gateway: bool = False  # whether it is a listener of a built-in gateway, or a route of one
+    admits_meshes: bool = False  # whether proxies of other meshes come there too
     kuma_dp: KumaDp | None = None  # set where the agent is Kuma's and not ours, in the hook `whole`
 
     @property
@@ -188,7 +189,8 @@ class PolicyHooks(msgspec.Struct, frozen=True):
     `gateway` is for a policy whose `to` acts on what built-in gateways send on, and not on calls of sidecars:
     it gets what `outbound` gets elsewhere, for each listener and each of its routes. With `at_gateways` the
     hook `inbound` acts on what arrives at built-in gateways too; nobody there has an identity of the mesh, so
-    it gets the configuration for everybody and no entries.
+    it gets the configuration for everybody and no entries. Where proxies of other meshes call a gateway, all
+    have one, and `inbound` of a policy with `permits` gets all entries.
 
     A reference in the configuration to an object of a kind in `looks_up` comes with that object: beside the
     `kind` and `labels` of a `backendRef` there is its `spec`, or None where nothing has these labels.

@@ -5,6 +5,10 @@ refuses, `allow` lets in, `allowWithShadowDeny` lets in and notes that a denial 
 `from` names callers by tags and gives them one action. A call that nothing allows is refused, so a mesh
 with mTLS and without any permission carries no traffic.
 
+At a built-in gateway it acts on listeners for other meshes (`crossMesh`), whose callers show a certificate:
+name these by identity, `spiffe://<their mesh>/<service>`. There `from` names callers of the gateway's own
+mesh alone. Clients of all other listeners are nobody in a mesh.
+
 On a zone egress it decides who may call external services; `sni` in a match names one of them. With
 `routing.defaultForbidMeshExternalServiceAccess` of the Mesh only such matches allow a call, and without an
 egress the caller's own proxy asks them.
@@ -86,15 +90,12 @@ class MeshTrafficPermissionSpec(Spec):
     rules: Annotated[tuple[PermissionRule, ...], doc("Decisions by identity.")] = ()
 
 
-# No gateway: nobody in the mesh calls one with an identity.
-_PROXIES = ("Mesh", "Dataplane", "MeshSubset", "MeshService", "MeshServiceSubset")
-
-
-def validate(spec: MeshTrafficPermissionSpec, _context: ValidationContext) -> Iterator[Violation]:
+def validate(spec: MeshTrafficPermissionSpec, context: ValidationContext) -> Iterator[Violation]:
     """What Kuma refuses, with its messages; matches are found under `default`, where they are written."""
     top = spec.target_ref or target_ref.MESH
     inbound = bool(spec.from_ or spec.rules)
-    yield from target_ref.violations(top, "spec.targetRef", _PROXIES, sections=inbound)
+    allowed = target_ref.PROXIES if context.is_system else target_ref.NAMESPACED_PROXIES
+    yield from target_ref.violations(top, "spec.targetRef", allowed, sections=inbound)
     if spec.from_ and spec.rules:
         yield Violation("spec", fields.FROM_BESIDE_RULES, "exclusive")
     if not inbound:
@@ -153,7 +154,7 @@ def permits(
 
 
 def _decided(entries: tuple[InboundEntry, ...], context: OverlayContext) -> tuple[Decision, ...]:
-    decisions = tuple(_decisions(entries, context.mesh))
+    decisions = tuple(_decisions(entries, context))
     return tuple(_by_server_name(decisions)) if context.allows_by_server_name else decisions
 
 
@@ -165,11 +166,11 @@ def _by_server_name(decisions: Iterable[Decision]) -> Iterator[Decision]:
             yield msgspec.structs.replace(each, callers=tuple(callers))
 
 
-def _decisions(entries: tuple[InboundEntry, ...], mesh: str) -> Iterator[Decision]:
+def _decisions(entries: tuple[InboundEntry, ...], context: OverlayContext) -> Iterator[Decision]:
     """Decisions by identity; those by tags count only where there are no others, as in Kuma."""
     by_identity = [each for each in entries if "action" not in each.conf]
     if not by_identity:
-        yield from _by_tags(entries, mesh)
+        yield from _by_tags(entries, context)
     for action, field in _LISTS:
         for each in by_identity:
             trusting = action == "Deny"
@@ -178,11 +179,13 @@ def _decisions(entries: tuple[InboundEntry, ...], mesh: str) -> Iterator[Decisio
                 yield Decision(action, _name(each), tuple(callers))
 
 
-def _by_tags(entries: tuple[InboundEntry, ...], mesh: str) -> Iterator[Decision]:
+def _by_tags(entries: tuple[InboundEntry, ...], context: OverlayContext) -> Iterator[Decision]:
     """The most important policy decides, as in Kuma, even where another names the caller more closely."""
     for each in entries[::-1]:
         action = each.conf["action"]
-        caller = calling.of_tags(each.tags, mesh, trusting=action == "Deny")
+        caller = calling.of_tags(each.tags, context.mesh, trusting=action == "Deny")
+        if caller.is_anybody and context.admits_meshes and action != "Deny":
+            caller = calling.of_mesh(context.mesh)  # kind Mesh is this mesh: others are named by identity
         yield Decision(action, _name(each), (caller,))
 
 

@@ -56,7 +56,9 @@ class ClientContext(msgspec.Struct, frozen=True, cache_hash=True):
     is_egress: bool = False  # it is a zone egress, from which calls leave the mesh
     uris: tuple[str, ...] = ()  # its identities, where its mesh asks who calls external services
 
-    def where(self, protocol: str, name: str, *, is_gateway: bool = False) -> OverlayContext:
+    def where(
+        self, protocol: str, name: str, *, is_gateway: bool = False, admits_meshes: bool = False
+    ) -> OverlayContext:
         """What the hooks of policies get to know about a port that is called, or a gateway's own."""
         return OverlayContext(
             protocol,
@@ -67,6 +69,7 @@ class ClientContext(msgspec.Struct, frozen=True, cache_hash=True):
             log_pipe=self.log_pipe,
             machine=self.machine,
             is_gateway=is_gateway,
+            admits_meshes=admits_meshes,
         )
 
 

@@ -149,7 +149,7 @@ def _redirect(filter_: Json, spec: HostSpec) -> Json:
     written = filter_.get("requestRedirect")
     if filter_.get("type") != "RequestRedirect" or not written:
         return filter_
-    own_scheme, own_port = "https" if spec.listener.has_tls else "http", spec.listener.port
+    own_scheme, own_port = "https" if spec.listener.protocol == "HTTPS" else "http", spec.listener.port
     scheme = written.get("scheme") or own_scheme
     port = written.get("port") or (_DEFAULT_PORTS.get(scheme) if written.get("scheme") else own_port)
     redirect = {**written, "port": port}

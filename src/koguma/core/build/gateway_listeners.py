@@ -13,6 +13,7 @@ from koguma.core import items
 from koguma.core.build import (
     added_resources,
     backends,
+    cross_mesh,
     encoding,
     endpoints,
     gateway_certificates,
@@ -32,13 +33,13 @@ from koguma.core.build.gateway_spec import GatewayPort, ServedListener
 from koguma.core.gateways import attached
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
-from koguma.envoy import names, route_settings, server_tls, snapshot
+from koguma.envoy import filters, names, route_settings, server_tls, snapshot
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import Failure, Id, XdsResource
 from koguma.model import hostname, target_ref
 from koguma.model.resource import Key
 
-_HANDSHAKE_TIMEOUT: Final = "10s"
+_LIMITED_HANDSHAKE: Final[Data] = {"transport_socket_connect_timeout": "10s"}
 # What Envoy's manual recommends where clients are not trusted: little is held for each of them.
 _BUFFER_BYTES: Final = 32 * 1024
 _HTTP2: Final[Data] = {
@@ -68,9 +69,9 @@ def listener(
     if not endpoints.is_ip(address):
         text = f'"{address}" is no IP, and Envoy needs one; write networking.address of the Dataplane'
         return (Failure(snapshot.LISTENER, name, text, str(port.gateway)),)
-    if any(each.listener.is_cross_mesh for each in port.listeners):
-        text = "it is for other meshes (crossMesh), which cannot be served yet"
-        return (Failure(snapshot.LISTENER, name, text, str(port.gateway)),)
+    closed = cross_mesh.problem(db, port) if port.is_cross_mesh else ""
+    if closed:
+        return (Failure(snapshot.LISTENER, name, closed, str(port.gateway)),)
     chains = tuple(_chains(db, port, client, name))
     beside = tuple(each for chain in chains for each in chain.resources)
     tags = {"kuma.io/unified-name": name}
@@ -95,7 +96,7 @@ def _plain_chain(db: Db, port: GatewayPort, client: ClientContext, name: str) ->
     """The one chain of a port whose clients do not speak TLS; the first listener's policies shape it."""
     first = port.listeners[0]
     if first.listener.is_http:
-        return _http_chain(db, first, client, name)
+        return _http_chain(db, first, client, name, port.gateway)
     return _tcp_chain(db, port, port.listeners, client, name)
 
 
@@ -106,14 +107,18 @@ def _tls_chain(
     own, chain_name = served.listener, names.on_host(name, served.listener.hostname)
     match: Data = {"transport_protocol": "tls"}
     if own.hostname != hostname.ANY:
-        match["server_names"] = [own.hostname]
+        match["server_names"] = cross_mesh.server_names(port, own) if own.is_cross_mesh else [own.hostname]
     named: Data = {"name": chain_name, "filter_chain_match": match}
+    if own.is_cross_mesh:
+        chain = _http_chain(db, served, client, chain_name, port.gateway)
+        secured = {**named, **chain.data, **cross_mesh.transport(port), **_LIMITED_HANDSHAKE}
+        return GatewayChain(secured, (*chain.needs, *cross_mesh.needs(port, own)), chain.resources)
     certificates = gateway_certificates.of(db, port.gateway, own.section) if own.ends_tls else None
     failures = tuple(_failures(certificates, chain_name, port.gateway)) if certificates else ()
     if certificates and not certificates.secrets:
         return GatewayChain({**named, "filters": [server_tls.REFUSAL]}, (), failures)
     chain = (
-        _http_chain(db, served, client, chain_name)
+        _http_chain(db, served, client, chain_name, port.gateway)
         if own.is_http
         else _tcp_chain(db, port, (served,), client, chain_name)
     )
@@ -121,7 +126,7 @@ def _tls_chain(
     if certificates:
         alpn = server_tls.HTTP_ALPN if own.is_http else ()
         data["transport_socket"] = server_tls.socket(certificates.secrets, alpn)
-        data["transport_socket_connect_timeout"] = _HANDSHAKE_TIMEOUT
+        data |= _LIMITED_HANDSHAKE
     secrets = ((snapshot.SECRET, secret) for secret in (certificates.secrets if certificates else ()))
     return GatewayChain(data, (*chain.needs, *secrets), (*chain.resources, *failures))
 
@@ -133,8 +138,11 @@ def _failures(certificates: ListenerCertificates, name: str, gateway: Key) -> It
         yield Failure("certificate", name, certificates.problem, str(gateway))
 
 
-def _http_chain(db: Db, served: ServedListener, client: ClientContext, name: str) -> GatewayChain:
-    where = client.where("http", names.resource(name), is_gateway=True)
+def _http_chain(
+    db: Db, served: ServedListener, client: ClientContext, name: str, gateway: Key
+) -> GatewayChain:
+    admits_meshes = served.listener.is_cross_mesh
+    where = client.where("http", names.resource(name), is_gateway=True, admits_meshes=admits_meshes)
     of_listener = gateway_overlays.of(db, served.acting, where)
     of_routes = {
         encoding.kri(db, key, ""): gateway_overlays.of_route(db, served.acting, where, RouteTarget(key))
@@ -148,6 +156,11 @@ def _http_chain(db: Db, served: ServedListener, client: ClientContext, name: str
     needs = ((snapshot.ROUTES, name), *added_resources.needed(parts))
     beside = (*of_listener.failures, *added_resources.clusters(db, parts))
     on_routes = gateway_filters.on_listener((of_listener, *of_routes.values()))
+    if admits_meshes:
+        section = served.listener.section
+        beside = (*beside, inbound_listener.permission(db, section, parts, gateway))
+        parts = inbound_listener.with_denials(parts)
+        on_routes = {**on_routes, filters.RBAC: inbound_listener.permission_filter(section)}
     return GatewayChain({"filters": skeletons.chain(parts, on_routes)}, needs, beside)
 
 

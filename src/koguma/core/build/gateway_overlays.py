@@ -43,7 +43,12 @@ def of_route(
     db: Db, policies: ListenerPolicies, where: OverlayContext, target: RouteTarget
 ) -> PolicyOverlays:
     """What policies change for one route of a listener."""
-    calls = (*_arriving(db, policies, where), *_sent_on(db, sent_on(db, policies, target), where))
+    permissions = _permitting(db, policies, where) if where.admits_meshes else ()
+    calls = (
+        *permissions,
+        *_arriving(db, policies, where),
+        *_sent_on(db, sent_on(db, policies, target), where),
+    )
     return overlays.interned(overlays.collected(iter(hooks.in_order(db, calls)), GATEWAY_PARTS))
 
 
@@ -110,6 +115,18 @@ def _arriving(db: Db, policies: ListenerPolicies, where: OverlayContext) -> Iter
         hook, conf = hooks.of(db, kind).inbound, overlays.conf(db, kind, entries, where.mesh)
         if hook and conf:
             yield kind, partial(_of_listener, partial(hook, conf, (), where), "arriving ")
+
+
+def permitting(db: Db, policies: ListenerPolicies) -> tuple[tuple[str, Policies], ...]:
+    """The policies that decide who may call a listener, by kind; only callers of meshes have an identity."""
+    return tuple((kind, of_kind) for kind, of_kind in policies if hooks.of(db, kind).permits)
+
+
+def _permitting(db: Db, policies: ListenerPolicies, where: OverlayContext) -> Iterator[_Call]:
+    for kind, of_kind in permitting(db, policies):
+        hook, rules_of_kind = hooks.of(db, kind).inbound, inbound.entries(db, of_kind)
+        if hook and rules_of_kind:
+            yield kind, partial(hook, *overlays.inbound_arguments(db, kind, rules_of_kind), where)
 
 
 def _of_listener(hook: Callable[[], Overlay], prefix: str = "") -> Overlay:

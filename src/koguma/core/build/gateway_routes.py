@@ -58,7 +58,7 @@ def specs(db: Db, port: GatewayPort, client: ClientContext) -> tuple[RoutesSpec,
     name = encoding.kri(db, port.gateway, str(port.number))
     if not name or not port.listeners[0].listener.is_http:
         return ()
-    if port.protocol == "HTTP":
+    if not port.listeners[0].listener.has_tls:
         every = (host for served in port.listeners for host in _host_specs(db, port, served, client))
         return (_spec(name, port.gateway, every),)
     return tuple(

@@ -50,6 +50,11 @@ class GatewayPort(msgspec.Struct, frozen=True, cache_hash=True):
         return self.listeners[0].listener.protocol
 
     @property
+    def is_cross_mesh(self) -> bool:
+        """Whether proxies of other meshes call it; where only some listeners say so, none is served."""
+        return any(each.listener.is_cross_mesh for each in self.listeners)
+
+    @property
     def hostnames(self) -> tuple[str, ...]:
         """The host names of its listeners."""
         return tuple(each.listener.hostname for each in self.listeners)

@@ -79,7 +79,7 @@ def extensions(
     if not spec.is_http:
         yield _connection_limit(db, spec, parts)
     elif has_mtls:
-        yield _permission(db, spec, parts)
+        yield permission(db, spec.inbound.section, parts, spec.proxy)
 
 
 def _without_permissions(parts: overlay_merge.Parts) -> overlay_merge.Parts:
@@ -125,13 +125,22 @@ def _secured(spec: InboundSpec, parts: overlay_merge.Parts) -> list[Data]:
         logs = [*(parts["tcp"].get("access_log") or ()), rbac.denied_connection_log()]
         secured = {**parts, "tcp": {**parts["tcp"], "access_log": logs}, "network_filters": with_rbac}
         return skeletons.chain(secured, _sent_apart(spec, parts))
+    asking = {filters.RBAC: permission_filter(spec.inbound.section), **_sent_apart(spec, parts)}
+    return skeletons.chain(with_denials(parts), asking)
+
+
+def with_denials(parts: overlay_merge.Parts) -> overlay_merge.Parts:
+    """The parts of an HTTP chain that tells callers and its log which policy denied a request."""
     logs = [*(parts["hcm"].get("access_log") or ()), rbac.denied_log()]
-    hcm = {**parts["hcm"], "local_reply_config": rbac.denied_reply(), "access_log": logs}
-    permission = {
-        "name": names.permission(spec.inbound.section),
+    return {**parts, "hcm": {**parts["hcm"], "local_reply_config": rbac.denied_reply(), "access_log": logs}}
+
+
+def permission_filter(section: str) -> Data:
+    """The filter that asks who may call; its configuration is a resource of its own (`permission`)."""
+    return {
+        "name": names.permission(section),
         "config_discovery": {"config_source": proto_json.ADS, "type_urls": [_RBAC_TYPE]},
     }
-    return skeletons.chain({**parts, "hcm": hcm}, {filters.RBAC: permission, **_sent_apart(spec, parts)})
 
 
 def _sent_apart(spec: InboundSpec, parts: overlay_merge.Parts) -> Data:
@@ -163,8 +172,9 @@ def _connection_limit(db: Db, spec: InboundSpec, parts: overlay_merge.Parts) -> 
     )
 
 
-def _permission(db: Db, spec: InboundSpec, parts: overlay_merge.Parts) -> XdsResource | Failure:
+def permission(db: Db, section: str, parts: overlay_merge.Parts, origin: Key) -> XdsResource | Failure:
+    """Who may call an HTTP port; nobody where no policy says so."""
     config: Json = (parts.get("extensions") or {}).get(filters.RBAC) or rbac.deny_all()
-    name = names.permission(spec.inbound.section)
+    name = names.permission(section)
     data = {"name": name, "typed_config": config}
-    return encoding.own(db, snapshot.EXTENSION, name, data, origin=str(spec.proxy))
+    return encoding.own(db, snapshot.EXTENSION, name, data, origin=str(origin))

@@ -15,7 +15,7 @@ from koguma.envoy import proto_json
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import SECRET, Id
 from koguma.model import names
-from koguma.model.kri import SecretName
+from koguma.model.kri import ALL_MESHES, SecretName
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 
@@ -88,6 +88,18 @@ def downstream(mesh: str) -> Data:
     return proto_json.typed(
         f"{_TLS}.DownstreamTlsContext",
         common_tls_context=_common(mesh, [any_of_mesh]),
+        require_client_certificate=True,
+    )
+
+
+def downstream_of_all(mesh: str) -> Data:
+    """The TLS context of a listener for all meshes: a caller needs a certificate of its own mesh."""
+    return proto_json.typed(
+        f"{_TLS}.DownstreamTlsContext",
+        common_tls_context={
+            "tls_certificate_sds_secret_configs": [proto_json.sds(identity_name(mesh))],
+            "validation_context_sds_secret_config": proto_json.sds(ca_name(ALL_MESHES)),
+        },
         require_client_certificate=True,
     )
 

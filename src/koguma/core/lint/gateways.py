@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from koguma.core import gateway_attachment, gateways, match, world
+from koguma.core.build import cross_mesh, hooks
 from koguma.core.gateways import GATEWAY
 from koguma.core.incremental import Db
 from koguma.core.lint import selection
@@ -39,10 +40,22 @@ def of_policy(db: Db, policy: Key) -> Iterator[Problem]:
     named = gateway_attachment.named(db, policy.mesh, selector.name)
     if not named:
         return  # a dangling reference, which is reported instead
-    if any(gateway_attachment.chosen(db, selector, gateway) for gateway in named):
+    chosen = [each for gateway in named for each in gateway_attachment.chosen(db, selector, gateway)]
+    if chosen and hooks.of(db, policy.kind).permits and not any(each.is_cross_mesh for each in chosen):
+        yield _without_callers(policy, named[0])
+    elif chosen:
         yield from _not_taken(db, policy, named[0])
     else:
         yield from _no_listener(db, policy, selector, named[0])
+
+
+def _without_callers(policy: Key, gateway: Key) -> Problem:
+    """A policy about who may call, at listeners whose clients are nobody in a mesh."""
+    message = (
+        f"{policy} acts on no listener: clients of those that it selects have no identity in a mesh; only"
+        f" callers of a listener of {gateway} with crossMesh: true have one"
+    )
+    return Problem(NO_LISTENER, message, (policy, gateway), path="spec.targetRef")
 
 
 def _no_listener(db: Db, policy: Key, selector: Selector, gateway: Key) -> Iterator[Problem]:
@@ -135,18 +148,19 @@ def _unserved(db: Db, gateway: Key) -> Iterator[Problem]:
 
 
 def _between_meshes(db: Db, gateway: Key) -> Iterator[Problem]:
-    """Listeners for calls of other meshes, which gateways do not serve."""
+    """Ports for calls of other meshes that cannot be served; a mesh without mTLS is another problem."""
     resource = world.RESOURCES.get(db, gateway)
     written = ((resource.spec.get("conf") or {}).get("listeners") or ()) if resource else ()
     if not match.proxies(db, gateway.mesh):  # as above
         return
+    every = gateways.listeners(db, gateway)
     for number, listener in enumerate(written):
-        if listener.get("crossMesh"):
-            message = (
-                f"no proxy listens on port {listener.get('port')} of {gateway}: it is for calls of other"
-                " meshes (crossMesh), which cannot be served yet; until then let other meshes call an HTTPS"
-                " listener through a MeshExternalService"
-            )
+        if not listener.get("crossMesh"):
+            continue
+        port = listener.get("port") or 0
+        reason = cross_mesh.misfit(each for each in every if each.port == port)
+        if reason:
+            message = f"no proxy listens on port {port} of {gateway}: {reason}"
             path = child(item("conf.listeners", number), "crossMesh")
             yield Problem(GATEWAY_UNSERVED, message, (gateway,), path=path)
 

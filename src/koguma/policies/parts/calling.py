@@ -41,6 +41,12 @@ def of_tags(tags: Iterable[tuple[str, str]], mesh: str, *, trusting: bool = Fals
     return Caller(tuple(_tag(name, value, mesh, domain) for name, value in tags))
 
 
+def of_mesh(mesh: str) -> Caller:
+    """All callers of a mesh."""
+    domain = f"{_SCHEME}{mesh}/"
+    return Caller((UriSan(domain, is_prefix=True, domain=domain),))
+
+
 def _tag(name: str, value: str, mesh: str, domain: str) -> UriSan:
     before = f"{_SCHEME}{mesh}/" if name == tag_words.SERVICE else f"kuma://{name}/"
     if value == tag_words.ANY:
