@@ -83,7 +83,7 @@ def _http_route(random: Random) -> Resource:
         gateway_api.rule("/s", *refs, **random.choice(_RULE_SETTINGS)),
         gateway_api.rule("/z", *refs, elsewhere, filters=random.choice([[], [{"type": "Odd"}]])),
     ]
-    return _route(random, objects.HTTP_ROUTE, random.choice(["h1", "h2"]), *rules)
+    return _route(random, objects.HTTP_ROUTE, random.choice(["h1", "h2", "h3"]), *rules)
 
 
 def _grpc_route(random: Random) -> Resource:

@@ -39,6 +39,10 @@ def resource(random: Random, kind: str = "") -> Resource | None:
         return None
 
 
+def gateway_api_route(random: Random) -> Resource | None:
+    return resource(random, random.choice(["HTTPRoute", "HTTPRoute", "GRPCRoute", "TCPRoute", "TLSRoute"]))
+
+
 def node_metadata(random: Random) -> NodeMetadata:
     """What a proxy may say of itself."""
     possible = ("feature-bind-outbounds", "feature-embedded-dns")

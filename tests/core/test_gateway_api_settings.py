@@ -7,10 +7,14 @@ import gateway_api_objects as gateway_api
 import pytest
 from building import database, of, plain, stored
 
+from koguma.core import inspect
 from koguma.core.gateway_api import objects, routes
+from koguma.core.incremental import Db
+from koguma.core.rules import PortRules
 from koguma.model.resource import Key
 
 CORS = {"type": "CORS", "cors": {"allowOrigins": ["https://a.example"], "allowCredentials": True}}
+SERVICE = ("MeshService", "default", "east", "shop", "backend")
 SESSION = {"sessionName": "stay", "type": "Cookie"}
 
 
@@ -26,12 +30,31 @@ def dropped(**fields: Any) -> tuple[str, str]:
     return found.dropped[0].reason, found.dropped[0].message
 
 
+def mesh(*resources: Any) -> Db:
+    """A mesh with a sidecar that calls the Service `backend`."""
+    ref = {"kind": "MeshService", "labels": {"kuma.io/display-name": "backend"}, "port": 80}
+    web = build.dataplane("web", outbound=[{"address": "127.0.0.1", "port": 23080, "backendRef": ref}])
+    service = {**build.mesh_service("backend"), "labels": {"k8s.kuma.io/namespace": "shop"}}
+    return database((stored(web), stored(service), *resources))
+
+
+def called(*resources: Any) -> tuple[Db, PortRules]:
+    db = mesh(*resources)
+    proxy, service = Key("Dataplane", "default", "east", "", "web"), Key(*SERVICE)
+    port = inspect.outbound(db, proxy, service, "80")
+    assert port is not None
+    return db, port
+
+
+def shown_fields(db: Db, port: PortRules) -> dict[str, Any]:
+    """Who set the fields of the policies for the only route."""
+    policies = inspect.route_policies(db, port, port.http[0].policy, fields=True)["policies"]
+    return {field: origin for each in policies for field, origin in each["fieldOrigins"].items()}
+
+
 def outbound_routes(*resources: Any) -> list[Any]:
     """The routes of a sidecar to the Service `backend`."""
-    called = {"kind": "MeshService", "labels": {"kuma.io/display-name": "backend"}, "port": 80}
-    web = build.dataplane("web", outbound=[{"address": "127.0.0.1", "port": 23080, "backendRef": called}])
-    service = {**build.mesh_service("backend"), "labels": {"k8s.kuma.io/namespace": "shop"}}
-    db = database((stored(web), stored(service), *resources))
+    db = mesh(*resources)
     (config,) = (
         each for name, each in plain(of(db, "web"))["routes"].items() if name.startswith("kri_msvc_")
     )
@@ -40,6 +63,31 @@ def outbound_routes(*resources: Any) -> list[Any]:
 
 def on_service(name: str, *rules: Any, **fields: Any) -> Any:
     return gateway_api.route(name, *rules, parent=gateway_api.SERVICE, **fields)
+
+
+def policy(kind: str, conf: Any) -> Any:
+    to = {"targetRef": {"kind": "Mesh"}, "default": conf}
+    return stored({"type": kind, "mesh": "default", "name": "all", "spec": {"to": [to]}})
+
+
+def test_people_see_where_a_rule_comes_instead_of_a_policy() -> None:
+    timeout = policy("MeshTimeout", {"http": {"requestTimeout": "5s", "streamIdleTimeout": "6s"}})
+    retry = policy("MeshRetry", {"http": {"numRetries": 5, "perTryTimeout": "7s"}})
+    settings = {"timeouts": {"request": "10s"}, "retry": {"attempts": 2}}
+    some = gateway_api.rule("/x", **settings)
+    db, port = called(on_service("web", some, gateway_api.rule("/")), timeout, retry)
+    fields = shown_fields(db, port)
+    (instead,) = fields["http.requestTimeout"]["setByRules"]
+    assert (instead["value"], instead["path"]) == ("10s", "spec.rules[0].timeouts.request")
+    assert instead["kri"].startswith("kri_httproute_")
+    assert instead["matches"] == [{"path": {"type": "PathPrefix", "value": "/x"}}]
+    assert fields["http.requestTimeout"]["acts"]
+    (instead,) = fields["http.numRetries"]["setByRules"]
+    assert (instead["value"], instead["path"]) == ({"attempts": 2}, "spec.rules[0].retry")
+    assert "setByRules" not in fields["http.perTryTimeout"]
+    assert "setByRules" not in fields["http.streamIdleTimeout"]
+    db, port = called(on_service("web", some), timeout)
+    assert not shown_fields(db, port)["http.requestTimeout"]["acts"]
 
 
 def test_a_rule_keeps_its_settings() -> None:

@@ -18,7 +18,7 @@ from building import at
 from shown_fields import INBOUND, OUTBOUND, WHOLE, Field
 
 from koguma.core import inspect, rules, rules_view, world
-from koguma.core.build import external, network, snapshot
+from koguma.core.build import external, gateway_spec, network, snapshot
 from koguma.core.build.network import NodeMetadata
 from koguma.core.incremental import Db
 from koguma.core.meta import kri
@@ -28,7 +28,7 @@ from koguma.model import documents
 from koguma.model.errors import Invalid
 from koguma.model.resource import Key, Resource
 
-N_MESHES = 26
+N_MESHES = 34
 N_OBJECTS = 140
 ROUTES = ("r1", "r2")
 NODE = NodeMetadata(("feature-bind-outbounds",), "/w", 9901)
@@ -51,10 +51,12 @@ def mesh(seed: int) -> Db:
     resources: dict[Key, Resource] = {}
     for _ in range(N_OBJECTS):
         drawn = random_meshes.resource(random)
-        if drawn is None or drawn.kind in table_kinds or random.random() < 0.4:
+        if drawn is None or drawn.kind in table_kinds or random.random() < 0.5:
             drawn = policy(random)
         elif random.random() < 0.3:
             drawn = route(random)
+        elif random.random() < 0.1:
+            drawn = random_meshes.gateway_api_route(random)
         elif random.random() < 0.3:
             drawn = random_meshes.resource(random, "MeshExternalService")
         if drawn is not None and drawn.kind == "Mesh":  # with an egress, some of it is in the egress's Envoy
@@ -81,7 +83,10 @@ def policy(random: Random) -> Resource | None:
     rows = random.choice([OUTBOUND, OUTBOUND, INBOUND, WHOLE])
     kind = random.choice(sorted({row.kind for row in rows}))
     sidecars = {"kind": "Mesh", "proxyTypes": ["Sidecar"]}
-    top = random.choice([sidecars, sidecars, {"kind": "Dataplane", "labels": {"team": "x"}}])
+    gateways = random.choice(
+        [{"kind": "MeshGateway", "name": "edge"}, {"kind": "Mesh", "proxyTypes": ["Gateway"]}]
+    )
+    top = random.choice([sidecars, sidecars, {"kind": "Dataplane", "labels": {"team": "x"}}, gateways])
     drawn = conf(random, kind, [row for row in rows if row.kind == kind])
     spec: dict[str, Any] = {"targetRef": top}
     if rows is OUTBOUND:
@@ -126,10 +131,21 @@ def leaves(policies: Iterable[Any]) -> Shown:
     """The fields that acting policies set; who set a field says the same value as the conf."""
     for entry in policies:
         (shown,) = entry["conf"] if isinstance(entry["conf"], list) else (entry["conf"],)
-        values = {path: origin["value"] for path, origin in entry["fieldOrigins"].items()}
-        for path, value in values.items():
-            assert value_at(shown, path) == value, path
-        yield entry["kind"], values
+        origins = entry["fieldOrigins"]
+        for path, origin in origins.items():
+            assert value_at(shown, path) == origin["value"], path
+        by_policies = {path: each["value"] for path, each in origins.items() if "setByRules" not in each}
+        yield entry["kind"], by_policies
+
+
+def set_by_rules(policies: Iterable[Any]) -> Iterator[tuple[str, str, list[Any]]]:
+    """The fields that rules of a route set instead of policies: kind, path, and all values that act."""
+    for entry in policies:
+        for path, origin in entry["fieldOrigins"].items():
+            instead = origin.get("setByRules", ())
+            if instead:
+                own = [origin["value"]] if origin["acts"] else []
+                yield entry["kind"], path, [*own, *(each["value"] for each in instead)]
 
 
 def value_at(value: Any, path: str) -> Any:
@@ -224,10 +240,22 @@ def through_routes(db: Db, port: PortRules, protocol: str, envoy: Envoy, compare
     for routes in inspect.outbound_routes(db, port)["routes"]:
         for key in dict.fromkeys(entry.policy for entry in (*port.http, *port.tcp)):
             shown = list(leaves(inspect.route_policies(db, port, key, fields=True)["policies"]))
-            for action in actions(envoy, name, kri(db, key)):
+            built = list(actions(envoy, name, kri(db, key)))
+            for action in built:
                 compared.compare(OUTBOUND, shown, {"route": action}, protocol)
+            policies = inspect.route_policies(db, port, key, fields=True)["policies"]
+            for kind, path, values in set_by_rules(policies) if built else ():
+                if path.endswith("Timeout"):  # else a whole `retry` comes instead
+                    compare_rules(protocol, kind, path, values, built)
             if routes["kind"] == "MeshTCPRoute" and key == port.tcp[-1].policy:
                 compared.compare(OUTBOUND, shown, {"tcp": parts(envoy, name).get("tcp")}, "tcp")
+
+
+def compare_rules(protocol: str, kind: str, path: str, values: list[Any], built: list[Any]) -> None:
+    """Every value that is shown for some rule of a route acts on one, and no other does."""
+    rows = [row for row in OUTBOUND if (row.kind, row.path, row.part) == (kind, path, "route")]
+    for row in (row for row in rows if protocol in row.protocols):
+        assert {at(action, row.at) for action in built} <= {*map(row.envoy, values)}, (kind, path)
 
 
 def inbounds(db: Db, proxy: Key, envoy: Envoy, compared: Compared) -> None:
@@ -255,9 +283,33 @@ def whole_proxy(db: Db, proxy: Key, envoy: Envoy, compared: Compared) -> None:
         compared.compare(WHOLE, shown, {"hcm": parts(envoy, port["kri"]).get("hcm")}, "http")
 
 
+def gateway_hosts(db: Db, proxy: Key, envoy: Envoy) -> int:
+    """The hosts of a gateway are those that are shown, with no other routes."""
+    shown: dict[str, dict[str, set[str]]] = {}
+    for listener in inspect.layout(db, proxy)["listeners"]:
+        if listener["protocol"] in ("HTTP", "HTTPS"):
+            is_shared = listener["protocol"] == "HTTP"
+            config = listener["kri"] if is_shared else names.on_host(listener["kri"], listener["hostname"])
+            for host in listener["hosts"]:
+                shown.setdefault(config, {})[host["hostname"]] = {each["kri"] for each in host["routes"]}
+    built = {config: dict(built_hosts(envoy["routes"][config])) for config in shown}
+    assert {config: set(hosts) for config, hosts in built.items()} == {c: set(h) for c, h in shown.items()}
+    for config, hosts in built.items():
+        for hostname, found in hosts.items():
+            assert found <= shown[config][hostname], (config, hostname)
+    return sum(map(len, built.values()))
+
+
+def built_hosts(config: Mapping[str, Any]) -> Iterator[tuple[str, set[str]]]:
+    for host in config.get("virtual_hosts", ()):
+        if not host["name"].endswith((names.NOT_FOUND, names.MISDIRECTED)):
+            yield host["domains"][0], {route["name"] for route in host["routes"]} - {names.NOT_FOUND}
+
+
 @pytest.mark.property
 def test_every_shown_value_stands_in_what_envoy_gets() -> None:
     outbound, through_route, inbound, whole = Compared(), Compared(), Compared(), Compared()
+    n_hosts = 0
     for seed in range(N_MESHES):
         db = mesh(seed)
         for proxy in building.dataplanes(db):
@@ -267,6 +319,9 @@ def test_every_shown_value_stands_in_what_envoy_gets() -> None:
             outbounds(db, proxy, envoy, outbound, through_route)
             inbounds(db, proxy, envoy, inbound)
             whole_proxy(db, proxy, envoy, whole)
+            if gateway_spec.is_gateway(db, proxy):
+                n_hosts += gateway_hosts(db, proxy, envoy)
+    assert n_hosts
     on_routes = tuple(row for row in OUTBOUND if row.part == "route")
     expected = (outbound, OUTBOUND), (through_route, on_routes), (inbound, INBOUND), (whole, WHOLE)
     for compared, rows in expected:

@@ -6,6 +6,7 @@ outside ──▶ Gateway edge ──▶ one, two        web ──▶ Service o
 import contextlib
 import http.client
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -205,7 +206,12 @@ def test_a_route_of_a_service_acts_in_the_caller(mesh: EdgeMesh) -> None:
     mesh.route(
         "in-mesh",
         {"matches": match("/two"), "backendRefs": [mesh.backend("two")]},
-        {"matches": match("/one"), "filters": [added], "backendRefs": [mesh.backend("one")]},
+        {
+            "matches": match("/one"),
+            "filters": [added],
+            "backendRefs": [mesh.backend("one")],
+            "timeouts": {"request": "7s"},
+        },
         parent=service,
     )
     eventually(lambda: served_by(mesh.web.call("one", path="/two")), "two")  # MeshHTTPRouteMatching
@@ -214,5 +220,11 @@ def test_a_route_of_a_service_acts_in_the_caller(mesh: EdgeMesh) -> None:
     explained = mesh.koguma("explain", "dataplane", "web-1", "--to", "one", "-o", "json").stdout
     assert "kri_httproute_default_default__in-mesh_" in explained
     assert '"path": "spec.rules[1].filters"' in explained
+    one = ("explain", "dataplane", "web-1", "--to", "one", "--field", "http.requestTimeout")
+    assert re.search(
+        r"MeshTimeout http.requestTimeout = 15s\n  for calls to one:http through in-mesh.*\n  set by .*\n"
+        r"  but 7s for PathPrefix /one: set by kri_httproute_\S+, spec.rules\[1\].timeouts.request, line \d",
+        mesh.koguma(*one).stdout,
+    )
     mesh.request("DELETE", f"{ROUTES}/in-mesh")
     eventually(lambda: served_by(mesh.web.call("one", path="/two")), "one")

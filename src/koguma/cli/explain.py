@@ -16,6 +16,7 @@ from koguma.model.nearest import nearest
 Json = Any
 
 _VALUE_MAX: Final = 40
+_BESIDE_ORIGIN: Final = ("losers", "value", "setByRules", "acts")
 
 
 class ExplainQuery(NamedTuple):
@@ -135,8 +136,9 @@ def _json(row: ExplainedField, source: InspectSource, protocols: Mapping[str, st
         "kind": row.kind,
         "field": row.field,
         "value": row.value,
-        "acts": inert_fields.acts(row.field, protocols.get(row.to, "")),
-        "origin": {name: value for name, value in origin.items() if name not in ("losers", "value")},
+        "acts": inert_fields.acts(row.field, protocols.get(row.to, "")) and not row.is_replaced,
+        "origin": {name: value for name, value in origin.items() if name not in _BESIDE_ORIGIN},
+        **({"setByRules": [*row.instead]} if row.instead else {}),
         "losers": losers,
     }
 
@@ -148,6 +150,11 @@ def _in_full(row: ExplainedField, also: Sequence[str], source: InspectSource) ->
     requests = f" ({terminal.printable(row.requests)})" if row.requests else ""
     yield f"  for calls to {_port(row.to)}{through}{requests}"
     yield f"  set by {row.origin['kri']}, {source.place(row.origin)}"
+    for rule in row.instead:
+        which = terminal.printable(explanation.matched(rule["matches"])) or "all requests"
+        yield f"  but {_text(rule['value'])} for {which}: set by {rule['kri']}, {source.place(rule)}"
+    if row.is_replaced:
+        yield "  it acts on no request: every rule of the route comes instead"
     for loser in row.losers:
         yield f"  not {_text(loser['value'])} of {loser['kri']}, {source.place(loser)}: {loser['reason']}"
 
@@ -171,6 +178,9 @@ def _cells(row: ExplainedField, source: InspectSource) -> Iterator[str]:
     yield row.kind
     yield f"{row.field} ({row.requests})" if row.requests else row.field
     value = _text(row.value)
+    if row.instead:
+        others = ", ".join(dict.fromkeys(_text(rule["value"]) for rule in row.instead))
+        value = f"{others} (not {value})" if row.is_replaced else f"{value}, but {others}"
     yield value if len(value) <= _VALUE_MAX else f"{value[: _VALUE_MAX - 3]}..."
     yield named(row.origin["kri"])
     yield source.line(row.origin)

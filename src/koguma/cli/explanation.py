@@ -155,6 +155,16 @@ class ExplainedField(NamedTuple):
     losers: Sequence[Mapping[str, Json]]
     requests: str = ""  # the matches of a route's rule, where it is for some requests only
 
+    @property
+    def instead(self) -> Sequence[Mapping[str, Json]]:
+        """What rules of the route say instead, each for its requests."""
+        return self.origin.get("setByRules") or ()
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether all rules of the route say something else."""
+        return bool(self.instead) and not self.origin["acts"]
+
 
 def protocols(layout: Json) -> dict[str, str]:
     """The protocols of a proxy's outbounds, by KRI."""
@@ -268,7 +278,12 @@ def without_inherited(rows: Sequence[ExplainedField]) -> Iterator[ExplainedField
     """The rows without those of routes that only repeat the value of the outbound."""
     of_outbound = [row for row in rows if not row.route]
     for row in rows:
-        if not row.route or row.requests or not any(is_same(row, other) for other in of_outbound):
+        if (
+            not row.route
+            or row.requests
+            or row.instead
+            or not any(is_same(row, other) for other in of_outbound)
+        ):
             yield row
 
 

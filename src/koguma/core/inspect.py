@@ -20,6 +20,7 @@ from koguma.core.items import ByKind, Entries
 from koguma.core.lint import egresses, external_plugins
 from koguma.core.meta import kri
 from koguma.core.provenance import ShownConf, Viewer
+from koguma.core.routes import RouteRule
 from koguma.core.rules import PortRules, ProxyClass
 from koguma.core.world import Proxy
 from koguma.model import labels, tags, target_ref
@@ -233,11 +234,31 @@ def merged_policies(db: Db, by_kind: ByKind, *, fields: bool = False) -> Iterato
 
 
 def route_policies(db: Db, port: PortRules, route: Key, *, fields: bool = False) -> Json:
-    """The merged confs for calls to one port through a route; a route inherits the port's confs."""
+    """The merged confs for calls to one port through a route; a route inherits the port's confs.
+
+    With `fields`, `setByRules` of a field has what rules of the route say instead for their requests;
+    `acts` is false where all of them do.
+    """
     viewer = Viewer(db, fields=fields)
-    acting = {entry.policy for _, entries in _routes(db, port) for entry in entries}
+    by_route_kind = dict(_routes(db, port))
+    acting = {entry.policy for entries in by_route_kind.values() for entry in entries}
     by_kind = next((entries_by_kind for each, entries_by_kind in port.routes if each.key == route), ())
-    return _with_inactive(db, "to", by_kind if route in acting else (), partial(_merged, viewer, listed=True))
+    every = viewer.route_rules(by_route_kind.get(target_ref.HTTP_ROUTE, ())) if fields else ()
+    own = tuple(each.rule for each in every if each.rule.origin == route)
+    shown = partial(_merged_on_route, viewer, own)
+    return _with_inactive(db, "to", by_kind if route in acting else (), shown)
+
+
+def _merged_on_route(viewer: Viewer, own: Sequence[RouteRule], kind: str, entries: Entries) -> Json:
+    """The merged conf of a kind for a route, and where the route's own rules come instead."""
+    merged = _merged(viewer, kind, entries, listed=True)
+    policy = world.kind_of(viewer.db, kind).policy
+    for field, origin in (merged.get("fieldOrigins") or {}).items():
+        setting = policy.setting_of_rules(field) if policy else ""
+        instead = [found for rule in own if setting and (found := viewer.of_rule(rule, setting))]
+        if instead:
+            origin |= {"setByRules": instead, "acts": len(instead) < len(own)}
+    return merged
 
 
 def route_named(db: Db, port: PortRules, kri: str) -> Key | None:

@@ -95,6 +95,17 @@ class Viewer:
             return tuple(self._traced_rule(each) for each in routes.traced_rules(self._items(entries)))
         return tuple(_resolved(rule) for rule in items.route_rules(self.db, tuple(dict.fromkeys(entries))))
 
+    def of_rule(self, rule: RouteRule, setting: str) -> dict[str, Json] | None:
+        """A setting (`timeouts.request`) that a rule has itself, and who wrote it; None where it has none."""
+        name, _, below = setting.partition(".")
+        value = (rule.conf or {}).get(name)
+        value = value.get(below) if below and isinstance(value, dict) else value
+        if value is None or name not in rule.setters:
+            return None
+        setter = rule.setters[name]
+        origin = Origin(setter.source, child(setter.path, below) if below else setter.path)
+        return {"matches": rule.matches or [], **self._place(origin, value)}
+
     def _items(self, entries: Sequence[ItemId]) -> list[Item]:
         return [items.item(self.db, entry) for entry in dict.fromkeys(entries)]
 

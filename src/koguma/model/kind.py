@@ -92,11 +92,19 @@ class Policy(msgspec.Struct, frozen=True):
     read_by_build: bool = False  # the build itself reads it, since no hook could say what it does
     rules_are_routes: bool = False  # its `rules` say where requests go, and nothing about calls that arrive
     mesh_defaults: tuple[DefaultPolicy, ...] = ()
+    # Fields of its conf, and what a route's own rule may say instead (envoy/route_timeouts.py); the first
+    # that is the field or above it counts.
+    set_by_rules: tuple[tuple[str, str], ...] = ()
     # Whether a clean spec lets anybody call. A mesh with mTLS and no such policy is reported (KG016).
     lets_in: Callable[[Json], bool] | None = None
     # Whether a clean spec sets a field of Envoy that another built-in kind has too; then both are compared
     # (KG017). The fields of all other built-in kinds are their own.
     sets_shared_field: Callable[[Json], bool] | None = None
+
+    def setting_of_rules(self, field: str) -> str:
+        """What a route's rule may say instead of a field of its conf; empty where there is nothing."""
+        found = (setting for name, setting in self.set_by_rules if f"{field}.".startswith(f"{name}."))
+        return next(found, "")
 
     @property
     def acts(self) -> bool:

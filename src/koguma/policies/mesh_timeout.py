@@ -361,6 +361,7 @@ KIND = Kind(
         from_as_rules=True,
         hooks=PolicyHooks(outbound=outbound, inbound=inbound, at_gateways=True),
         mesh_defaults=_DEFAULTS,
+        set_by_rules=(("http.requestTimeout", "timeouts.request"),),
     ),
     clean=spelling.refs,
     v1=spelling.RULES_BESIDE_TO,

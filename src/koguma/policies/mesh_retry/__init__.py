@@ -324,6 +324,12 @@ KIND = Kind(
         has_to=True,
         hooks=PolicyHooks(outbound=overlay.outbound),
         mesh_defaults=_DEFAULTS,
+        set_by_rules=(
+            ("http.perTryTimeout", "timeouts.backendRequest"),
+            ("grpc.perTryTimeout", "timeouts.backendRequest"),
+            ("http", "retry"),
+            ("grpc", "retry"),
+        ),
     ),
     clean=clean,
     v1=_V1,
