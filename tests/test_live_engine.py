@@ -5,11 +5,13 @@ import threading
 
 import pytest
 
-from koguma.application.live_engine import LiveEngine
+from koguma.application.live_engine import CHANGES_MAX, LiveEngine
+from koguma.core import match
 from koguma.kinds import KINDS
 from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kinds
-from koguma.store import open_store
+from koguma.store import Put, Transaction, open_store
+from tests import build
 
 
 @pytest.fixture
@@ -40,3 +42,16 @@ async def test_work_that_is_cancelled_keeps_the_database_until_its_thread_has_en
     await asking
     with pytest.raises(asyncio.CancelledError):
         await working
+
+
+async def test_answers_that_nobody_uses_any_more_are_dropped_after_some_changes(store):
+    engine = LiveEngine(store, Kinds(KINDS), ControlPlaneInfo())
+    n_memos = []
+    for number in range(2 * CHANGES_MAX + 3):
+        written = build.resource(build.timeout(idle=f"{number + 1}s"))
+        await store.write(Transaction((Put(written),), author="somebody"))
+        db = await engine.database()
+        match.gateway_of(db, "default", "east", (("version", str(number)),))  # another question each time
+        n_memos.append(db.n_memos)
+    assert max(n_memos) <= 2 * CHANGES_MAX
+    assert n_memos[-1] < CHANGES_MAX / 2

@@ -19,6 +19,7 @@ from koguma.store.contract import Change, Op
 from koguma.store.store import Store
 
 MEMOS_MAX: Final = 500_000
+CHANGES_MAX: Final = 200  # each may leave large answers behind, such as all routes of a gateway as they were
 
 R = TypeVar("R")
 
@@ -71,6 +72,7 @@ class LiveEngine:
     def _load(self) -> None:
         state = self._store.state
         self._changes = self._store.watch(None, state.revision)
+        self._n_taken = 0  # changes since answers were dropped
         self._db = pipeline.load(self._kinds, self._control_plane, state.all())
 
     def _take(self, changes: Sequence[Change]) -> None:
@@ -78,8 +80,10 @@ class LiveEngine:
         written = [c.resource for c in last.values() if c.op is not Op.DELETE and not c.error]
         gone = [key for key, c in last.items() if c.op is Op.DELETE or c.error]
         pipeline.take(self._db, written, gone)
-        if self._db.n_memos > MEMOS_MAX:
+        self._n_taken += len(last)
+        if self._n_taken > CHANGES_MAX or self._db.n_memos > MEMOS_MAX:
             self._db.collect()  # drops answers that are no longer in use; they are computed again on demand
+            self._n_taken = 0
 
 
 async def _ended(running: asyncio.Future[R]) -> None:
