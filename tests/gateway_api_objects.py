@@ -76,3 +76,26 @@ def grant(
     referent = {"group": "", "kind": to, **({"name": name} if name else {})}
     spec = {"from": [{"group": objects.GROUP, "kind": kind, "namespace": from_}], "to": [referent]}
     return stored(objects.REFERENCE_GRANT, "grant", spec, namespace)
+
+
+def extension(name: str) -> dict[str, Any]:
+    """The filter of a rule that names a RouteFilter."""
+    ref = {"group": "kuma.io", "kind": "RouteFilter", "name": name}
+    return {"type": "ExtensionRef", "extensionRef": ref}
+
+
+def route_filter(
+    name: str, spec: Mapping[str, Any], namespace: str = "shop", mesh: str = "default", zone: str = "east"
+) -> Resource:
+    """A filter of ours, for routes of its namespace."""
+    core_name = f"{name}.{namespace}" if namespace else name
+    return Resource(
+        kind="RouteFilter",
+        mesh=mesh,
+        zone=zone,
+        namespace=namespace,
+        name=name,
+        core_name=core_name,
+        spec=spec,
+        creation_time="2026-01-01T00:00:00Z",
+    )

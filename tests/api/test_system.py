@@ -107,7 +107,7 @@ def test_every_short_name_is_its_own(plane):
         "mr",
         "mm",
     }
-    wanted |= {"mpp", "mgwhttpr"}
+    wanted |= {"mpp", "mgwhttpr", "rf"}
     assert set(shorts) == wanted
 
 

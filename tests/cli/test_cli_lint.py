@@ -201,6 +201,26 @@ def test_objects_of_the_gateway_api_are_read_and_act(koguma, folder):
     assert len(found.out.splitlines()) == 1
 
 
+FILTER = """\
+---
+apiVersion: kuma.io/v1alpha1
+kind: RouteFilter
+metadata: {name: down, namespace: NAMESPACE, labels: {kuma.io/mesh: default}}
+spec: {type: DirectResponse, directResponse: {status: 503}}
+"""
+
+
+def test_a_filter_that_a_route_names_is_found_in_files(koguma, folder):
+    ref = "{type: ExtensionRef, extensionRef: {group: kuma.io, kind: RouteFilter, name: down}}"
+    written = GATEWAY_API.replace("- backendRefs: [{name: SERVICE, port: 80}]", f"- filters: [{ref}]")
+    (folder / "edge.yaml").write_text(written + FILTER.replace("NAMESPACE", "shop"))
+    assert koguma("lint", "-f", str(folder)).out == ""
+    (folder / "edge.yaml").write_text(written + FILTER.replace("NAMESPACE", "other"))
+    found = koguma("lint", "-f", str(folder)).out
+    assert "edge.yaml:16:" in found
+    assert 'spec.rules[0].filters[0].extensionRef: HTTPRoute "web" (namespace shop) refers to Rout' in found
+
+
 def test_what_the_gateway_api_refuses_is_told_with_its_place(koguma, folder):
     wrong = GATEWAY_API.replace("protocol: HTTP}", "protocol: HTTP, hostname: 'a b'}").replace(
         "v1beta1", "v2"

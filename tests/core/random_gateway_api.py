@@ -14,6 +14,7 @@ from tests.authority import Authority
 
 SERVICES = ("a", "b", "c")
 GATEWAYS = ("g1", "g2")
+_FILTERS = ("f1", "f2")
 _MESH_NAMESPACE = "mesh-default"  # where services without a namespace are
 # The tags of the proxies that serve them.
 GATEWAY_SERVICES = tuple(
@@ -79,6 +80,7 @@ def _http_route(random: Random) -> Resource:
     refs = [_backend(random)]
     elsewhere = gateway_api.backend("a", namespace="other")
     rules = [
+        gateway_api.rule("/f", _backend(random), filters=[gateway_api.extension(random.choice(_FILTERS))]),
         gateway_api.rule(random.choice(["/", "/x", "/y"]), *refs),
         gateway_api.rule("/s", *refs, **random.choice(_RULE_SETTINGS)),
         gateway_api.rule("/z", *refs, elsewhere, filters=random.choice([[], [{"type": "Odd"}]])),
@@ -171,6 +173,18 @@ def _grant(random: Random) -> Resource:
     return gateway_api.grant(kind, from_=random.choice([_MESH_NAMESPACE, "shop"]))
 
 
+def _route_filter(random: Random) -> Resource:
+    ref = {"kind": "MeshService", "name": random.choice((*SERVICES, "nobody")), "port": 80}
+    spec = random.choice(
+        [
+            {"type": "DirectResponse", "directResponse": {"status": random.choice([200, 503])}},
+            {"type": "RequestMirror", "requestMirror": {"backendRef": ref}},
+            {"type": "RequestHeaderModifier", "requestHeaderModifier": {"remove": ["x-a"]}},
+        ]
+    )
+    return gateway_api.route_filter(random.choice(_FILTERS), spec, namespace="")
+
+
 GATEWAY_API = {
     "BackendTLSPolicy": _backend_tls_policy,
     "ConfigMap": _config_map,
@@ -182,5 +196,6 @@ GATEWAY_API = {
     "TCPRoute": _tcp_route,
     "TLSRoute": _tls_route,
     "ReferenceGrant": _grant,
+    "RouteFilter": _route_filter,
     "KubernetesSecret": _secret,
 }

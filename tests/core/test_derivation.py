@@ -1,5 +1,7 @@
 """Derived resources: what a stored HTTPRoute becomes, when that is computed, and how it leads back."""
 
+from typing import Any
+
 import build
 import gateway_api_objects as gateway_api
 import pytest
@@ -9,6 +11,7 @@ from koguma.core import derivation, loading, pipeline, problems, provenance, wor
 from koguma.core.build import what_if
 from koguma.core.incremental import Db
 from koguma.core.items import ItemId
+from koguma.core.lint import referrers
 from koguma.model import derived
 from koguma.model.derived import DerivedResource
 from koguma.model.resource import Key, Resource
@@ -117,6 +120,58 @@ def test_a_field_leads_back_to_the_line_of_the_route() -> None:
     )
     assert shown.matches_origin["path"] == "spec.rules[1].matches"
     assert origin["line"] > shown.matches_origin["line"] - 20
+
+
+ANSWER = {"type": "DirectResponse", "directResponse": {"status": 503, "body": {"inlineString": "later"}}}
+NAMED = gateway_api.rule("/down", filters=[gateway_api.extension("down")])
+
+
+def test_a_filter_that_comes_or_changes_reaches_the_routes_that_name_it() -> None:
+    def filters() -> Any:
+        resource = world.RESOURCES.get(db, ON_EDGE)
+        return resource.spec["to"][0]["rules"][0]["default"]["filters"] if resource else None
+
+    others = [gateway_api.route(f"r{number}") for number in range(20)]
+    db = loaded(gateway_api.route("web", NAMED), *others)
+    assert filters() == [gateway_api.extension("down")]
+    for status in (503, 418):
+        own = {"type": "DirectResponse", "directResponse": {"status": status}}
+        db.reset_counts()
+        pipeline.take(db, [gateway_api.route_filter("down", own)])
+        assert filters() == [own]
+        assert db.runs["routes.converted"] == 1
+    pipeline.take(db, [], [gateway_api.route_filter("down", ANSWER).key])
+    assert filters() == [gateway_api.extension("down")]
+
+
+def test_a_filter_of_its_own_leads_to_its_line() -> None:
+    route = gateway_api.route("web", NAMED, parent=gateway_api.SERVICE)
+    down = gateway_api.route_filter("down", ANSWER)
+    db = loaded(namespaced("backend"), route, down)
+    (shown,) = provenance.Viewer(db, fields=True).route_rules([ItemId(ON_BACKEND, "to", 0)])
+    origins = shown.shown.origins
+    assert origins["filters"]["path"] == "spec.rules[0].filters"
+    own = origins["filters[0]"]
+    assert (own["kri"], own["path"], own["value"]) == ("kri_rf_default_east_shop_down_", "spec", ANSWER)
+    assert own["line"] > 1
+    assert derivation.stored_place(db, ON_BACKEND, "spec.to[0].rules[0].default.filters[0].type") == (
+        down.key,
+        "spec.type",
+    )
+
+
+def test_a_filter_that_is_missing_is_a_problem_of_the_route_and_deleting_one_warns() -> None:
+    route, down = gateway_api.route("web", NAMED), gateway_api.route_filter("down", ANSWER)
+    db = loaded(route, down)
+    assert [each for each in problems.of_mesh(db, "default") if each.code == "KG002"] == []
+    ((key, referrer),) = referrers.of(db, "default", "RouteFilter", [down.key])
+    assert (key, referrer.by, referrer.path) == (down.key, ROUTE, "spec.rules[0].filters[0].extensionRef")
+    assert not referrers.is_dangling(db, referrer, "RouteFilter")
+    pipeline.take(db, [], [down.key])
+    assert referrers.is_dangling(db, referrer, "RouteFilter")
+    (found,) = [each for each in problems.of_mesh(db, "default") if each.code == "KG002"]
+    assert (found.objects, found.path) == ((ROUTE,), "spec.rules[0].filters[0].extensionRef")
+    assert found.message.startswith('HTTPRoute "web" (namespace shop) refers to RouteFilter "down"')
 
 
 def test_a_problem_is_one_of_the_route() -> None:

@@ -200,6 +200,26 @@ def test_people_are_led_to_the_http_route(mesh: EdgeMesh) -> None:
     assert mesh.request("GET", "/meshes/default/meshgateways").json["items"] == []
 
 
+def test_a_filter_of_ours_acts_while_it_is_there(mesh: EdgeMesh) -> None:
+    path = "/meshes/default/routefilters/down"
+    ref = {"group": "kuma.io", "kind": "RouteFilter", "name": "down"}
+    named = [{"type": "ExtensionRef", "extensionRef": ref}]
+    rule = {"matches": match("/down"), "filters": named, "backendRefs": [mesh.backend("one")]}
+    mesh.route("extended", rule, hostnames=["shop.test"])
+    eventually(lambda: mesh.ask("/down").status, 500)  # never skipped
+    for text in ("later", "much later"):
+        answer = {"status": 418, "body": {"inlineString": text}}
+        spec = {"type": "DirectResponse", "directResponse": answer}
+        document = {"type": "RouteFilter", "name": "down", "mesh": "default", "spec": spec}
+        written = mesh.request("PUT", path, document)
+        assert written.status in (200, 201), written.text
+        eventually(lambda: (mesh.ask("/down").status, mesh.ask("/down").text), (418, text))
+    deleted = mesh.request("DELETE", path)
+    assert '"extended" (namespace mesh-default) at spec.rules[0].filters[0]' in str(deleted.json["warnings"])
+    eventually(lambda: mesh.ask("/down").status, 500)
+    mesh.request("DELETE", f"{ROUTES}/extended")
+
+
 def test_a_route_of_a_service_acts_in_the_caller(mesh: EdgeMesh) -> None:
     service = {"group": "", "kind": "Service", "name": "one"}
     added = changed("Response", set=[{"name": "x-mesh", "value": "yes"}])

@@ -116,8 +116,82 @@ def test_filters_of_a_backend_are_kept() -> None:
 def test_an_unknown_extension_is_an_error_and_never_skipped() -> None:
     ref = {"type": "ExtensionRef", "extensionRef": {"group": "x.test", "kind": "Magic", "name": "a"}}
     made = converted(gateway_api.route("web", gateway_api.rule("/", filters=[ref])))
-    assert made.rules[0].rule["default"] == {"filters": [{"type": "ExtensionRef"}]}
+    assert made.rules[0].rule["default"] == {"filters": [ref]}
     assert [each.reason for each in made.refs] == ["InvalidKind"]
+
+
+ANSWER = {"type": "DirectResponse", "directResponse": {"status": 503, "body": {"inlineString": "later"}}}
+
+
+@pytest.mark.parametrize("each", [*SAME[:3], ANSWER], ids=lambda each: each["type"])
+@pytest.mark.parametrize("kind", [objects.HTTP_ROUTE, objects.GRPC_ROUTE])
+def test_a_filter_of_ours_acts_as_if_it_stood_in_the_rule(kind: str, each: Any) -> None:
+    rule = {"filters": [gateway_api.extension("it")], "backendRefs": [gateway_api.backend()]}
+    route = gateway_api.route("web", rule, kind=kind)
+    made = converted(route, gateway_api.route_filter("it", each))
+    backends = {} if each is ANSWER else {"backendRefs": [BACKEND]}
+    assert made.rules[0].rule["default"] == {"filters": [each], **backends}
+    assert (made.refs, made.dropped) == ((), ())
+
+
+def test_a_mirror_of_ours_needs_the_same_grants() -> None:
+    rule = gateway_api.rule("/", filters=[gateway_api.extension("it")])
+    mirror = {"percentage": 5, "backendRef": {"kind": "MeshService", "name": "backend", "port": 80}}
+    here = {"type": "RequestMirror", "requestMirror": mirror}
+    route = gateway_api.route("web", rule)
+    made = converted(route, gateway_api.route_filter("it", here))
+    assert made.rules[0].rule["default"]["filters"] == [
+        {"type": "RequestMirror", "requestMirror": {"percentage": 5, "backendRef": BACKEND}}
+    ]
+    there = {**here, "requestMirror": {"backendRef": {**mirror["backendRef"], "namespace": "other"}}}  # type: ignore[dict-item]
+    refused = converted(route, gateway_api.route_filter("it", there))
+    assert refused.rules[0].rule["default"]["filters"] == []
+    assert [each.reason for each in refused.refs] == ["RefNotPermitted"]
+
+
+@pytest.mark.parametrize(
+    "place", [{"namespace": "other"}, {"namespace": ""}, {"mesh": "another"}, {"zone": "west"}]
+)
+def test_a_filter_of_ours_is_one_of_the_route_s_namespace_and_mesh(place: Any) -> None:
+    route = gateway_api.route("web", gateway_api.rule("/", filters=[gateway_api.extension("it")]))
+    made = converted(route, gateway_api.route_filter("it", ANSWER, **place))
+    assert made.rules[0].rule["default"] == {"filters": [gateway_api.extension("it")]}
+    (problem,) = made.refs
+    assert problem.reason == "BackendNotFound"
+    assert "there is no RouteFilter shop/it in mesh default" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("own", "beside", "reason", "message"),
+    [
+        (ANSWER, SAME[2], "IncompatibleFilters", "spec.rules[0].filters: DirectResponse and URLRewrite"),
+        (ANSWER, SAME[3], "IncompatibleFilters", "spec.rules[0].filters: DirectResponse and CORS exclude"),
+        (SAME[2], SAME[2], "IncompatibleFilters", "spec.rules[0].filters: there are several filters of type"),
+        (
+            ANSWER,
+            {"type": "RequestRedirect", "requestRedirect": {}},
+            "IncompatibleFilters",
+            "spec.rules[0].filters: DirectResponse and RequestRedirect exclude",
+        ),
+        (
+            {
+                "type": "URLRewrite",
+                "urlRewrite": {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}},
+            },
+            SAME[0],
+            "UnsupportedValue",
+            "spec.rules[0].filters[1].extensionRef (RouteFilter it, spec.urlRewrite.path.replacePrefix",
+        ),
+    ],
+)
+def test_a_filter_of_ours_that_cannot_act_in_a_rule_drops_it(
+    own: Any, beside: Any, reason: str, message: str
+) -> None:
+    exact = [{"path": {"type": "Exact", "value": "/x"}}]
+    rule = gateway_api.rule("", matches=exact, filters=[beside, gateway_api.extension("it")])
+    made = converted(gateway_api.route("web", rule), gateway_api.route_filter("it", own))
+    assert (made.rules, [each.reason for each in made.dropped]) == ((), [reason])
+    assert made.dropped[0].message.startswith(message)
 
 
 REFUSED: dict[str, tuple[Any, str, str]] = {

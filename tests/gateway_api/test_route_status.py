@@ -106,6 +106,28 @@ def test_rules_that_cannot_be_had_are_named(routes: KubeClient) -> None:
     assert message.startswith("Dropped Rule 0: spec.rules[0].filters[0].requestHeaderModifier.set[0].name: ")
 
 
+def test_a_filter_of_ours_that_comes_resolves_the_reference(
+    plane: LocalControlPlane, routes: KubeClient
+) -> None:
+    filters = KubeClient(plane, "shop", "kuma.io/v1alpha1", "RouteFilter")
+    ref = {"group": "kuma.io", "kind": "RouteFilter", "name": "down"}
+    rewrite = {"type": "URLRewrite", "urlRewrite": {"hostname": "a.test"}}
+    named = {"type": "ExtensionRef", "extensionRef": ref}
+    write(routes, "extended", [{"filters": [named], "backendRefs": BACKEND}])
+    missing = {**ACCEPTED, "ResolvedRefs": ("False", "BackendNotFound")}
+    eventually(lambda: said(routes, "extended"), missing)
+    answer = {"type": "DirectResponse", "directResponse": {"status": 503}}
+    accepted(filters.create("down", spec=answer))
+    eventually(lambda: said(routes, "extended"), ACCEPTED)
+    accepted(
+        routes.patch("extended", {"spec": {"rules": [{"filters": [named, rewrite], "backendRefs": BACKEND}]}})
+    )
+    eventually(lambda: said(routes, "extended"), {**ACCEPTED, "Accepted": ("False", "IncompatibleFilters")})
+    accepted(routes.patch("extended", {"spec": {"rules": [{"filters": [named], "backendRefs": BACKEND}]}}))
+    filters.delete("down")
+    eventually(lambda: said(routes, "extended"), missing)
+
+
 def test_a_new_generation_is_observed_and_times_stay(routes: KubeClient) -> None:
     write(routes, "observed")
     eventually(lambda: said(routes, "observed"), ACCEPTED)

@@ -148,7 +148,7 @@ def test_a_policy_that_cannot_act_on_a_gateway_is_refused(name: str) -> None:
 
 
 def test_every_policy_stands_in_the_table() -> None:
-    built_in = {kind.name for kind in policies.POLICIES}
+    built_in = {kind.name for kind in policies.POLICIES if kind.policy is not None}
     assert built_in == {row.kind for row in TABLE} | {*REFUSED, *BETWEEN_MESHES, *ROUTE_POLICIES}
 
 

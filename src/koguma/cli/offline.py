@@ -27,6 +27,7 @@ from koguma.model.kind import Kinds, PatchChecks, ValidationContext
 from koguma.model.printed_yaml import yaml_text
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
+from koguma.model.target_ref import ROUTE_FILTER
 from koguma.model.violation import Violation
 
 _GROUPS: Final = ("koguma.policies", "koguma.destinations")
@@ -35,7 +36,7 @@ _SECRET: Final = "Secret"  # noqa: S105 - the name of a kind
 # The kinds that the policy engine reads, beside policies.
 _ENGINE_KINDS: Final = (
     *("Mesh", "Dataplane", "MeshGateway", "ZoneEgress", "HostnameGenerator"),
-    *world.DESTINATION_KINDS,
+    *(*world.DESTINATION_KINDS, ROUTE_FILTER),
 )
 
 

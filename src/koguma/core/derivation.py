@@ -97,4 +97,4 @@ def stored_place(db: Db, key: Key, path: str = "") -> tuple[Key, str]:
     resource = world.RESOURCES.get(db, key)
     if not isinstance(resource, DerivedResource):
         return key, path
-    return resource.source, resource.source_path(path) if path else ""
+    return resource.place(path) if path else (resource.source, "")

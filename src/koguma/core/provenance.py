@@ -17,12 +17,14 @@ from koguma.core.items import Entries, ItemId
 from koguma.core.merge import Item, Loser, Origin
 from koguma.core.routes import RouteRule, TracedRule
 from koguma.model import forms, native_page, target_ref
+from koguma.model.derived import DerivedResource
 from koguma.model.printed_yaml import PrintedYaml
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.model.violation import child, item
 
 _ENTRY: Final = re.compile(r"spec\.(?:to|from|rules)\[(\d+)\]")
+_ELEMENT: Final = re.compile(r"\[(\d+)\]")
 _APPEND: Final = "append"
 
 
@@ -133,6 +135,7 @@ class Viewer:
         shown = _resolved(traced.rule).shown
         kept = {path: origin for path, origin in traced.origins.items() if _root(path) in shown.conf}
         origins = self._origins(shown.conf, kept, traced.losers)
+        origins |= self._elsewhere(shown.conf, kept)
         matches = Origin(traced.rule.origin, child(traced.rule.sources[-1].path, "matches"))
         return ShownRule(
             traced.rule,
@@ -153,11 +156,22 @@ class Viewer:
             for (path, origin), value in zip(origins.items(), _leaves(conf), strict=True)
         }
 
+    def _elsewhere(self, conf: Json, origins: Mapping[str, Origin]) -> Iterator[tuple[str, Json]]:
+        """Who wrote elements that a route only names, by their paths: filters in objects of their own."""
+        for field, origin in origins.items():
+            resource = world.RESOURCES.get(self.db, origin.source)
+            for own, _ in resource.elsewhere if isinstance(resource, DerivedResource) else ():
+                number = _ELEMENT.fullmatch(own.removeprefix(origin.path))
+                if number is not None and own.startswith(origin.path):
+                    place = self._place(Origin(origin.source, own), conf[field][int(number[1])])
+                    yield f"{field}{number[0]}", {**place, "losers": []}
+
     def _place(self, origin: Origin, value: Json) -> dict[str, Json]:
         source, path = derivation.stored_place(self.db, origin.source, origin.path)
         number = _ENTRY.match(path)
         return {
-            "kri": meta.kri(self.db, origin.source),
+            # A source of the Gateway API has that of what it became.
+            "kri": meta.kri(self.db, source if world.KINDS.get(self.db, source.kind) else origin.source),
             "ruleIndex": int(number[1]) if number else 0,
             "path": path,
             "line": self._page(source).line(path),

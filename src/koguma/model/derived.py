@@ -29,11 +29,16 @@ class DerivedResource(Resource, frozen=True, kw_only=True, gc=False):
     """A resource, the stored object that it was computed from, and where its fields come from.
 
     `paths` has pairs of a path in this resource and the one in the source; what lies below a path has the
-    same fields in both.
+    same fields in both. `elsewhere` has the paths of what other stored objects say, with their `spec`.
     """
 
     source: Key
     paths: tuple[tuple[str, str], ...] = ()
+    elsewhere: tuple[tuple[str, Key], ...] = ()
+
+    def place(self, path: str) -> tuple[Key, str]:
+        """The stored object and the path in it that a path in this resource comes from."""
+        return place_elsewhere(self.elsewhere, path) or (self.source, self.source_path(path))
 
     def source_path(self, path: str) -> str:
         """The path in the source of a path in this resource."""
@@ -51,6 +56,11 @@ def source_path(paths: Iterable[tuple[str, str]], path: str) -> str:
         return "spec"
     own, source = max(above, key=lambda pair: len(pair[0]))
     return source + path[len(own) :]
+
+
+def place_elsewhere(elsewhere: Iterable[tuple[str, Key]], path: str) -> tuple[Key, str] | None:
+    """The other object that says what stands at a path, and the path in that; None where none does."""
+    return next(((key, f"spec{path[len(own) :]}") for own, key in elsewhere if _is_at(own, path)), None)
 
 
 def _is_at(above: str, path: str) -> bool:

@@ -29,6 +29,7 @@ RefKind = Literal[
 # The routes: policies that the engine itself reads, since others refer to them.
 HTTP_ROUTE: Final = "MeshHTTPRoute"
 TCP_ROUTE: Final = "MeshTCPRoute"
+ROUTE_FILTER: Final = "RouteFilter"  # one filter of a rule, which routes of the Gateway API name
 GATEWAY_ROUTE: Final = "MeshGatewayHTTPRoute"
 
 PROXIES: Final = ("Mesh", "Dataplane", "MeshSubset", "MeshGateway", "MeshService", "MeshServiceSubset")

@@ -19,6 +19,7 @@ from koguma.policies import (
     mesh_tls,
     mesh_trace,
     mesh_traffic_permission,
+    route_filter,
 )
 
 # In the order of their phases.
@@ -40,4 +41,5 @@ POLICIES: tuple[Kind, ...] = (
     mesh_retry.KIND,
     mesh_metric.KIND,
     mesh_proxy_patch.KIND,
+    route_filter.KIND,  # no policy itself: a filter of a route's rule, which routes name
 )

@@ -24,7 +24,7 @@ INVALID_KIND: Final = "InvalidKind"
 BACKEND_NOT_FOUND: Final = "BackendNotFound"
 UNSUPPORTED_PROTOCOL: Final = "UnsupportedProtocol"
 
-_OUR_GROUPS: Final = ("kuma.io", "koguma.io")
+OUR_GROUPS: Final = ("kuma.io", "koguma.io")
 _SERVICE: Final = ("", "Service")
 
 
@@ -61,7 +61,7 @@ def backend(db: Db, scope: RouteScope, ref: Mapping[str, Json], path: str) -> Co
     namespace = objects.text(ref.get("namespace")) or scope.namespace
     weight = {"weight": objects.number(ref["weight"])} if ref.get("weight") is not None else {}
     nowhere = {"kind": NO_BACKEND, "name": name, **weight}
-    if (group, kind) != _SERVICE and not (group in _OUR_GROUPS and kind in world.DESTINATION_KINDS):
+    if (group, kind) != _SERVICE and not (group in OUR_GROUPS and kind in world.DESTINATION_KINDS):
         return ConvertedBackend(nowhere, _invalid_kind(path, group, kind))
     source = ReferenceFrom(objects.GROUP, objects.word(scope.route.kind), scope.namespace)
     if not grants.is_permitted(db, source, ReferenceTo(group, kind, namespace, name)):

@@ -13,6 +13,7 @@ from koguma.core.gateway_api.backend_refs import RefProblem
 from koguma.core.incremental import Db
 from koguma.model import derived
 from koguma.model.kind import ValidationContext
+from koguma.model.resource import Key
 from koguma.model.schema import UNKNOWN, Json
 from koguma.model.violation import item
 
@@ -20,6 +21,7 @@ UNSUPPORTED_VALUE: Final = "UnsupportedValue"
 INCOMPATIBLE_FILTERS: Final = "IncompatibleFilters"
 
 Paths = tuple[tuple[str, str], ...]  # a path in what was converted, and the one in the source
+Elsewhere = tuple[tuple[str, Key], ...]  # a path in what was converted, and the RouteFilter it comes from
 
 
 class Unsupported(Exception):
@@ -36,6 +38,17 @@ class ConvertedRule(NamedTuple):
     number: int  # in the source
     rule: Mapping[str, Json]
     paths: Paths = ()
+    elsewhere: Elsewhere = ()
+
+    def source_path(self, path: str) -> str:
+        """Where a path below this rule comes from, in words: the source's path, and another object's."""
+        places = tuple(paths((self,), ""))
+        place = derived.source_path(places, f"[0].{path}" if path else "[0]")
+        found = derived.place_elsewhere(self.elsewhere, path)
+        if found is None:
+            return place
+        named = f"{found[0].kind} {found[0].name}"
+        return f"{place.removesuffix(found[1].removeprefix('spec'))} ({named}, {found[1]})"
 
 
 class DroppedRule(NamedTuple):
@@ -63,10 +76,16 @@ def paths(rules: Sequence[ConvertedRule], at: str) -> Iterator[tuple[str, str]]:
         yield from ((f"{own}.{below}", f"{source}.{there}") for below, there in converted.paths)
 
 
+def elsewhere(rules: Sequence[ConvertedRule], at: str) -> Iterator[tuple[str, Key]]:
+    """The paths of what other objects say in rules that stand in a list at a path."""
+    for position, converted in enumerate(rules):
+        yield from ((f"{item(at, position)}.{below}", key) for below, key in converted.elsewhere)
+
+
 def violations(db: Db, kind: str, spec: Json, rule: ConvertedRule) -> Iterator[str]:
     """What our own kind refuses in a spec whose only rule is this one, with paths of the source."""
     context = ValidationContext(world.control_plane(db), "converted")
-    places = tuple(paths((rule,), "spec.to[0].rules"))
     for violation in world.kind_of(db, kind).violations(spec, context):
         if violation.rule != UNKNOWN:
-            yield f"{derived.source_path(places, violation.field)}: {violation.message}"
+            path = rule.source_path(violation.field.removeprefix("spec.to[0].rules[0]").removeprefix("."))
+            yield f"{path}: {violation.message}"

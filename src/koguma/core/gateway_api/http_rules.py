@@ -7,7 +7,7 @@ merged: the older route's wins.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from koguma.core.gateway_api import backend_refs, conversion, objects, rule_settings
+from koguma.core.gateway_api import backend_refs, conversion, extension_refs, objects, rule_settings
 from koguma.core.gateway_api.backend_refs import NO_BACKEND, RefProblem, RouteScope
 from koguma.core.gateway_api.conversion import (
     INCOMPATIBLE_FILTERS,
@@ -16,10 +16,12 @@ from koguma.core.gateway_api.conversion import (
     DroppedRule,
     Unsupported,
 )
+from koguma.core.gateway_api.extension_refs import EXTENSION
 from koguma.core.incremental import Db
 from koguma.envoy import cors
 from koguma.model import schema, target_ref
 from koguma.model.gateway_api.http_routes import HttpRouteRule
+from koguma.model.resource import Key
 from koguma.model.schema import Checker, Json
 from koguma.model.violation import child, item
 
@@ -31,8 +33,16 @@ _SAME: Final[Mapping[str, str]] = {
     "RequestRedirect": "requestRedirect",
     "URLRewrite": "urlRewrite",
 }
-_EXTENSION: Final = "ExtensionRef"
 _MIRROR: Final = "RequestMirror"
+_DIRECT: Final = "DirectResponse"
+# Those of a RouteFilter, beside mirrors.
+_OURS: Final[Mapping[str, str]] = {**_SAME, _DIRECT: "directResponse"}
+# Of these types a rule has one filter, and one that excludes others keeps them from acting.
+_ONCE: Final = ("RequestRedirect", "URLRewrite", _DIRECT)
+_EXCLUDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "RequestRedirect": ("URLRewrite",),
+    _DIRECT: ("RequestRedirect", "URLRewrite", _MIRROR, cors.TYPE),
+}
 _TARGET: Final = {"kind": "MeshService", "name": "any"}
 _OF_BACKENDS: Final = ("RequestHeaderModifier", "ResponseHeaderModifier")
 _FIELDS: Final = frozenset(("name", "matches", "filters", "backendRefs", *rule_settings.FIELDS))
@@ -66,6 +76,7 @@ def converted_rules(db: Db, scope: RouteScope, spec: Mapping[str, Json], form: R
                 index,
                 {"matches": matches or [form.any_match], "default": conf, "whole": True},
                 tuple(rule.paths),
+                tuple(rule.elsewhere),
             )
             _check(db, one)
         except Unsupported as error:
@@ -116,6 +127,7 @@ class _RuleConversion:
         self._written = written
         self._path = path
         self.paths: list[tuple[str, str]] = [("matches", "matches")]
+        self.elsewhere: list[tuple[str, Key]] = []
         self.problems: list[RefProblem] = []
 
     def conf(self) -> Mapping[str, Json]:
@@ -125,20 +137,26 @@ class _RuleConversion:
         settings = rule_settings.of(self._written, self._path)
         self.paths += [(f"default.{name}", name) for name in settings]
         filters = list(self._filters())
-        types = {each["type"] for each in filters}
-        if {"RequestRedirect", "URLRewrite"} <= types:
-            message = f"{self._path}.filters: RequestRedirect and URLRewrite exclude each other"
-            raise Unsupported(message, INCOMPATIBLE_FILTERS)
+        types = [each["type"] for each in filters]
+        for message in _incompatible(types):
+            raise Unsupported(f"{self._path}.filters: {message}", INCOMPATIBLE_FILTERS)
         backends = list(self._backends()) or [{"kind": NO_BACKEND}]
-        if types & {"RequestRedirect", _EXTENSION}:
+        if {"RequestRedirect", _DIRECT, EXTENSION} & set(types):
             return {"filters": filters}  # it answers the requests; backends beside it are never asked
         return {"filters": filters, "backendRefs": backends, **settings}
 
     def _filters(self) -> Iterator[Mapping[str, Json]]:
         position = 0
         for index, written in objects.items(self._written.get("filters")):
-            for each in self._filter(written, item(child(self._path, "filters"), index)):
-                self.paths.append((f"default.filters[{position}]", f"filters[{index}]"))
+            at = item("filters", index)
+            path, ref = child(self._path, at), objects.fields(written.get("extensionRef"))
+            found = None
+            if written.get("type") == EXTENSION:
+                found = extension_refs.key(self._db, self._scope.route, self._scope.mesh, ref)
+            for each in self._extension(found, path) if found else self._filter(written, path):
+                own = f"default.filters[{position}]"
+                self.paths.append((own, child(at, "extensionRef") if found else at))
+                self.elsewhere += [(own, found)] if found else []
                 position += 1
                 yield each
 
@@ -150,17 +168,26 @@ class _RuleConversion:
             yield from self._mirror(objects.fields(written.get("requestMirror")), f"{path}.requestMirror")
         elif kind == cors.TYPE:
             yield rule_settings.cors_filter(written, path)
-        elif kind == _EXTENSION:
-            yield self._extension(objects.fields(written.get("extensionRef")), f"{path}.extensionRef")
+        elif kind == EXTENSION:
+            ref = objects.fields(written.get("extensionRef"))
+            problem = extension_refs.problem(self._scope, ref, child(path, "extensionRef"))
+            self.problems.append(problem)
+            yield {"type": EXTENSION, "extensionRef": ref}
         else:
             raise Unsupported(f"{path}.type: filters of type {kind} are not supported")
 
-    def _extension(self, ref: Mapping[str, Json], path: str) -> Mapping[str, Json]:
-        """A filter of another kind: never skipped, so requests are answered with an error without it."""
-        kind, group = objects.text(ref.get("kind")), objects.text(ref.get("group"))
-        message = f"{path}: there is no filter of kind {kind} in group {group}"
-        self.problems.append(RefProblem(backend_refs.INVALID_KIND, message))
-        return {"type": _EXTENSION}
+    def _extension(self, route_filter: Key, path: str) -> Iterator[Mapping[str, Json]]:
+        """The filter of a RouteFilter, as if it stood in the rule."""
+        written = extension_refs.content(self._db, route_filter)
+        kind = objects.text(written.get("type"))
+        if kind != _MIRROR:
+            yield {"type": kind, _OURS[kind]: written.get(_OURS[kind])}
+            return
+        mirror = objects.fields(written.get("requestMirror"))
+        of_ours = {**objects.fields(mirror.get("backendRef")), "group": backend_refs.OUR_GROUPS[0]}
+        ref = self._backend(of_ours, f"{path}.extensionRef ({route_filter.kind} {route_filter.name})")
+        if ref["kind"] != NO_BACKEND:
+            yield {"type": _MIRROR, "requestMirror": {**mirror, "backendRef": ref}}
 
     def _mirror(self, mirror: Mapping[str, Json], path: str) -> Iterator[Mapping[str, Json]]:
         """A copy of requests; one that leads nowhere is not made, as the Gateway API has it."""
@@ -196,6 +223,16 @@ class _RuleConversion:
             yield {"type": kind, _SAME[kind]: each.get(_SAME[kind])}
 
 
+def _incompatible(types: list[str]) -> Iterator[str]:
+    for kind in _ONCE:
+        if types.count(kind) > 1:
+            yield f"there are several filters of type {kind}"
+    for kind, others in _EXCLUDED.items():
+        for other in others:
+            if kind in types and other in types:
+                yield f"{kind} and {other} exclude each other"
+
+
 def _check(db: Db, rule: ConvertedRule) -> None:
     """Refuse what a MeshHTTPRoute may not have, such as an expression that Envoy cannot read.
 
@@ -222,13 +259,13 @@ def _check(db: Db, rule: ConvertedRule) -> None:
     for checked, at in ((plain, ""), *of_backends):
         places = (("default.filters", at), *rule.paths) if at else rule.paths
         spec = {"to": [{"targetRef": _TARGET, "rules": [checked]}]}
-        one = ConvertedRule(rule.number, checked, tuple(places))
+        one = ConvertedRule(rule.number, checked, tuple(places), () if at else rule.elsewhere)
         for text in conversion.violations(db, target_ref.HTTP_ROUTE, spec, one):
             raise Unsupported(text)
 
 
 def _plain_filter(written: Mapping[str, Json]) -> Mapping[str, Json]:
-    if written["type"] in (cors.TYPE, _EXTENSION):
+    if written["type"] in (cors.TYPE, EXTENSION):
         return _CHECKED
     if written["type"] != _MIRROR:
         return written

@@ -10,7 +10,6 @@ from koguma.core.gateway_api.conditions import FALSE, TRUE, StatusCondition
 from koguma.core.gateway_api.conversion import Conversion, ConvertedRule
 from koguma.core.gateway_api.parents import RouteParent
 from koguma.core.incremental import Db, question
-from koguma.model import derived
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
@@ -94,8 +93,8 @@ def _references(rule: ConvertedRule) -> Iterator[tuple[str, Mapping[str, Json]]]
         yield f"{at}.backendRefs[{number}]", ref
     for number, each in enumerate(conf.get("filters") or ()):
         if each["type"] == "RequestMirror":
-            path = derived.source_path(rule.paths, f"default.filters[{number}].requestMirror.backendRef")
-            yield f"{at}.{path}", each["requestMirror"]["backendRef"]
+            path = rule.source_path(f"default.filters[{number}].requestMirror.backendRef")
+            yield path, each["requestMirror"]["backendRef"]
 
 
 def _text(messages: list[str]) -> str:

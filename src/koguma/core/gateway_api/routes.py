@@ -124,6 +124,7 @@ def _resource(
         generation=route.generation,
         source=route.key,
         paths=places,
+        elsewhere=tuple(conversion.elsewhere(rules, "spec.to[0].rules")),
     )
 
 

@@ -5,7 +5,7 @@ requests. A MeshService that the control plane is about to generate counts as ex
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from koguma.core import match, services, world
 from koguma.core.incremental import Db, question
@@ -18,6 +18,8 @@ from koguma.model.nearest import nearest
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 from koguma.model.violation import child, item
+
+_EXTENSION: Final = "extensionRef"  # of a filter that a route of the Gateway API names
 
 
 class Reference(NamedTuple):
@@ -64,6 +66,8 @@ def unresolved(db: Db, policy: Key) -> Iterator[Problem]:
             case kind if kind in world.DESTINATION_KINDS:
                 yield from _object(db, policy, reference)
                 yield from _port(db, policy, reference)
+            case _ if reference.path.endswith(_EXTENSION):  # one that was found is no longer a reference
+                yield from _object(db, policy, reference)
 
 
 def references(spec: Json) -> Iterator[Reference]:
@@ -90,6 +94,9 @@ def _of_rules(rules: Json, path: str) -> Iterator[Reference]:
             if mirror.get("backendRef"):
                 place = child(item(child(at, "filters"), number), "requestMirror.backendRef")
                 yield Reference(place, mirror["backendRef"])
+            if each.get("extensionRef"):
+                place = child(item(child(at, "filters"), number), _EXTENSION)
+                yield Reference(place, each["extensionRef"], "error")
 
 
 def _object(db: Db, policy: Key, reference: Reference) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from koguma.core import match, world
+from koguma.core.gateway_api import extension_refs
 from koguma.core.incremental import Db
 from koguma.core.items import clean_spec
 from koguma.core.lint import references
@@ -15,6 +16,7 @@ from koguma.core.lint.references import Reference
 from koguma.core.world import pairs
 from koguma.model.resource import Key
 from koguma.model.schema import Json
+from koguma.model.target_ref import ROUTE_FILTER
 from koguma.model.violation import child, item
 
 _COLLECTOR: Final = "MeshOpenTelemetryBackend"
@@ -22,7 +24,10 @@ _GATEWAY: Final = "MeshGateway"
 _SECRET: Final = "Secret"  # noqa: S105 - the name of a kind
 
 # Kinds of objects that others refer to.
-KINDS: Final = (*world.DESTINATION_KINDS, *match.ROUTE_KINDS, _GATEWAY, _COLLECTOR, _SECRET)
+KINDS: Final = (
+    *(*world.DESTINATION_KINDS, *match.ROUTE_KINDS, _GATEWAY, _COLLECTOR, _SECRET),
+    ROUTE_FILTER,
+)
 
 
 class Referrer(NamedTuple):
@@ -30,6 +35,7 @@ class Referrer(NamedTuple):
 
     by: Key
     path: str
+    mesh: str  # in which it refers to it; routes of the Gateway API are in none themselves
 
 
 class _WrittenReference(NamedTuple):
@@ -50,9 +56,9 @@ def of(db: Db, mesh: str, kind: str, keys: Collection[Key]) -> Iterator[tuple[Ke
     for by in _referrers(db, mesh, kind):
         for reference in _references(db, by, kind):
             if reference.may_refer_to(kind, names):
-                for key in _resolved(db, by, reference):
+                for key in _resolved(db, mesh, by, reference):
                     if key in keys:
-                        yield key, Referrer(by, reference.path)
+                        yield key, Referrer(by, reference.path, mesh)
 
 
 def is_dangling(db: Db, referrer: Referrer, kind: str) -> bool:
@@ -60,9 +66,10 @@ def is_dangling(db: Db, referrer: Referrer, kind: str) -> bool:
     by = referrer.by
     if world.RESOURCES.get(db, by) is None:
         return False
+    mesh = referrer.mesh
     same_path = [reference for reference in _references(db, by, kind) if reference.path == referrer.path]
     return any(
-        not _resolved(db, by, reference) and not _will_be_generated(db, by, reference)
+        not _resolved(db, mesh, by, reference) and not _will_be_generated(db, by, reference)
         for reference in same_path
     )
 
@@ -73,6 +80,10 @@ def _referrers(db: Db, mesh: str, kind: str) -> Iterator[Key]:
         yield from world.BY_KIND.keys(db, ("MeshExternalService", mesh))
         yield from world.BY_KIND.keys(db, (_GATEWAY, mesh))
         return
+    if kind == ROUTE_FILTER:
+        for route_kind in extension_refs.REFERRERS:
+            yield from world.BY_KIND_EVERYWHERE.keys(db, route_kind)
+        return
     for policy_kind in match.policy_kinds(db):
         yield from world.BY_KIND.keys(db, (policy_kind, mesh))
     if kind in world.DESTINATION_KINDS:
@@ -82,6 +93,10 @@ def _referrers(db: Db, mesh: str, kind: str) -> Iterator[Key]:
 def _references(db: Db, by: Key, kind: str) -> Iterator[_WrittenReference]:
     if by.kind == "Dataplane":
         return _of_proxy(db, by)
+    if kind == ROUTE_FILTER:
+        resource = world.RESOURCES.get(db, by)
+        found = extension_refs.references(resource.spec if resource else None)
+        return (_WrittenReference(path, ref) for path, ref in found)
     if kind == _SECRET:
         return _of_gateway(db, by) if by.kind == _GATEWAY else _of_external_service(db, by)
     spec = clean_spec(db, by)
@@ -92,9 +107,12 @@ def _references(db: Db, by: Key, kind: str) -> Iterator[_WrittenReference]:
     )
 
 
-def _resolved(db: Db, by: Key, reference: _WrittenReference) -> tuple[Key, ...]:
+def _resolved(db: Db, mesh: str, by: Key, reference: _WrittenReference) -> tuple[Key, ...]:
     """The objects that a reference resolves to."""
     ref, kind = reference.ref, str(reference.ref["kind"])
+    if kind == ROUTE_FILTER:
+        found = extension_refs.key(db, by, mesh, ref)
+        return (found,) if found is not None else ()
     if kind == _SECRET:
         keys = world.BY_KIND.keys(db, (kind, by.mesh))
         return tuple(key for key in keys if key.name == ref["name"])

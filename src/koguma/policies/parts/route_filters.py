@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from koguma.model import names
-from koguma.model.kind import ValidationContext
+from koguma.model.kind import Deprecation, ValidationContext
 from koguma.model.schema import Base64, IntOrString, Port, Spec, doc
 from koguma.model.target_ref import BackendRef
 from koguma.model.violation import Violation, child, item
@@ -133,7 +133,7 @@ _modifier_reading: Final = spelling.chain(
     spelling.field("add", spelling.each(header_reading)),
     spelling.field("remove", spelling.each(spelling.header_name)),
 )
-_filter_reading: Final = spelling.chain(
+filter_reading: Final = spelling.chain(
     spelling.renamed("requestHeader", "requestHeaderModifier"),
     spelling.renamed("responseHeader", "responseHeaderModifier"),
     spelling.typed(_BODIES),
@@ -143,7 +143,16 @@ _filter_reading: Final = spelling.chain(
     spelling.field("urlRewrite", _rewrite_reading),
     spelling.field("requestMirror", spelling.field("backendRef", spelling.ref)),
 )
-reading: Final = spelling.each(_filter_reading)
+reading: Final = spelling.each(filter_reading)
+
+
+def deprecations(filter_: str) -> tuple[Deprecation, ...]:
+    """What `koguma.io/v1` lacks of the spellings of a filter at this field."""
+    return (
+        Deprecation(f"{filter_}.type", "write the type that the filter's field belongs to", value="none"),
+        Deprecation(f"{filter_}.requestHeader", "write requestHeaderModifier"),
+        Deprecation(f"{filter_}.responseHeader", "write responseHeaderModifier"),
+    )
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -167,11 +176,16 @@ def violations(filters: tuple[HttpFilter, ...], path: str, setting: Setting) -> 
         if redirects and each.type in ("URLRewrite", "DirectResponse"):
             message = f"{each.type} must not be used together with RequestRedirect"
             yield Violation(child(at, "type"), message, "exclusive")
-        body = _body(each, each.type)
-        if body is None:
-            yield Violation(child(at, _FIELD_OF[each.type]), fields.MUST_BE_DEFINED, "required")
-        else:
-            yield from _body_violations(body, child(at, _FIELD_OF[each.type]), setting)
+        yield from filter_violations(each, at, setting)
+
+
+def filter_violations(each: HttpFilter, path: str, setting: Setting) -> Iterator[Violation]:
+    """What is wrong with one filter, whatever stands beside it."""
+    body = _body(each, each.type)
+    if body is None:
+        yield Violation(child(path, _FIELD_OF[each.type]), fields.MUST_BE_DEFINED, "required")
+    else:
+        yield from _body_violations(body, child(path, _FIELD_OF[each.type]), setting)
 
 
 _Body = HttpHeaderModifier | HttpRequestRedirect | HttpUrlRewrite | HttpRequestMirror | HttpDirectResponse
@@ -313,12 +327,17 @@ def warnings(filters: tuple[HttpFilter, ...], path: str) -> Iterator[str]:
     answer = answers(filters)
     for index, each in enumerate(filters):
         at = item(path, index)
-        for field, type_ in _BODIES.items():
-            if type_ != each.type and _body(each, type_) is not None:
-                yield f"{child(at, field)} has no effect, since the filter's type is {each.type}"
+        yield from unread_fields(each, at)
         if answer and each.type in ("RequestMirror", "URLRewrite"):
             yield f"{at} ({each.type}) has no effect, since {answer} answers the request"
         mirror = each.request_mirror if each.type == "RequestMirror" else None
         if mirror is not None and mirror.backend_ref.kind == "MeshServiceSubset":
             where = f"{at}.requestMirror.backendRef"
             yield f"{where} has no effect: Envoy copies requests to whole services only; use MeshService"
+
+
+def unread_fields(each: HttpFilter, path: str) -> Iterator[str]:
+    """Fields of a filter that belong to another type."""
+    for field, type_ in _BODIES.items():
+        if type_ != each.type and _body(each, type_) is not None:
+            yield f"{child(path, field)} has no effect, since the filter's type is {each.type}"

@@ -74,9 +74,7 @@ def clean_shape(rules: str) -> V1Conversion:
             Deprecation(f"{path}.type", "write PathPrefix", value="Prefix"),
             Deprecation(f"{rules}[].filters", "write it under default"),
             Deprecation(f"{rules}[].backendRefs", "write it under default"),
-            Deprecation(f"{filters}.type", "write the type that the filter's field belongs to", value="none"),
-            Deprecation(f"{filters}.requestHeader", "write requestHeaderModifier"),
-            Deprecation(f"{filters}.responseHeader", "write responseHeaderModifier"),
+            *route_filters.deprecations(filters),
         )
     )
 
