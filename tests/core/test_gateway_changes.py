@@ -87,7 +87,17 @@ def test_a_changed_rule_builds_one_virtual_host():
 
 def test_a_new_route_builds_one_virtual_host():
     db = running()
-    assert runs(changed(db, route(N_ROUTES)), "virtual_host") == 1
+    counts = changed(db, route(N_ROUTES))
+    assert runs(counts, "virtual_host") == runs(counts, "gateways._ranked") == 1
+
+
+def test_a_route_that_goes_builds_nothing_for_whom_nobody_is_there():
+    db = running()
+    db.remove(world.RESOURCES, route(7).key)
+    assert {key.name for key in watcher(db).changed()} == set(GATEWAYS)
+    assert runs(dict(db.runs), "virtual_host") <= 1  # its own, before it is gone
+    assert runs(dict(db.runs), "gateway.shared") <= 2  # as it was, and as it is
+    assert runs(dict(db.runs), "gateways._ranked") <= 2
 
 
 def test_a_backend_that_comes_and_goes_changes_the_hosts_that_name_it():

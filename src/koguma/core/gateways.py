@@ -5,7 +5,10 @@ between services, and would send requests from outside where nobody meant them t
 """
 
 from collections.abc import Iterator
+from itertools import chain
+from operator import itemgetter
 from typing import Final, NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -19,6 +22,7 @@ from koguma.model.schema import Json
 
 GATEWAY: Final = "MeshGateway"
 HTTP_ROUTES: Final = (target_ref.HTTP_ROUTE, target_ref.GATEWAY_ROUTE)
+_SHARDS: Final = 64  # of the routes of a listener
 ROUTE_KINDS: Final = (*HTTP_ROUTES, target_ref.TCP_ROUTE)
 
 
@@ -87,8 +91,18 @@ class AttachedRoute(NamedTuple):
 @question
 def attached(db: Db, policies: Policies) -> Group[AttachedRoute]:
     """The entries of the routes among some policies, the most important first."""
-    routes = [route for policy in policies if is_attached(db, policy) for route in entries(db, policy)]
-    return Group(sorted(routes, key=lambda route: order.key(items.rank(db, route.entry)), reverse=True))
+    shards: dict[int, list[Key]] = {}  # so that a new route reads few others again
+    for policy in policies:
+        shards.setdefault(crc32(policy.name.encode()) % _SHARDS, []).append(policy)
+    ranked = chain.from_iterable(_ranked(db, Group(shard)) for shard in shards.values())
+    return Group(route for _, route in sorted(ranked, key=itemgetter(0), reverse=True))
+
+
+@question
+def _ranked(db: Db, policies: Policies) -> tuple[tuple[order.Precedence, AttachedRoute], ...]:
+    """The entries of the routes among some policies, each with what sorts it."""
+    routes = (route for policy in policies if is_attached(db, policy) for route in entries(db, policy))
+    return tuple((order.key(items.rank(db, route.entry)), route) for route in routes)
 
 
 def is_attached(db: Db, policy: Key) -> bool:

@@ -119,9 +119,12 @@ def served(listener: str, routes: Iterable[Iterable[str]], port: Collection[str]
     always there, also without a route for all of it: a request to one of its hosts must find nothing rather
     than the routes of a less exact listener. What a more exact listener owns is not there.
     """
-    hostnames = {hostname for route in routes for hostname in intersection(listener, route)}
-    own = {hostname for hostname in hostnames if owner({*port, listener}, hostname) == listener}
-    return tuple(sorted(own | {listener}, key=precedence))
+    written = {hostname for route in routes for hostname in (tuple(route) or (ANY,))}
+    shared = {found for hostname in written if (found := common(listener, hostname)) is not None}
+    listeners = {*port, listener}
+    if len(listeners) > 1:
+        shared = {hostname for hostname in shared if owner(listeners, hostname) == listener}
+    return tuple(sorted(shared | {listener}, key=precedence))
 
 
 RouteIndex = Mapping[str, tuple[int, ...]]

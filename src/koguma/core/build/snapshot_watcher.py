@@ -63,7 +63,8 @@ class SnapshotWatcher:
             subject: None for question, (subject,) in answers if question is snapshot.shared
         } | mixed:
             others = [proxy for proxy in self._sharing.get(spec, ()) if proxy not in moved]
-            proxies += self._refresh_shared(spec, others, are_alike=spec not in mixed)
+            if others:  # else nobody has this spec any more, and to ask about it would build all of it again
+                proxies += self._refresh_shared(spec, others, are_alike=spec not in mixed)
         return proxies
 
     def _refresh(self, proxy: Key) -> bool:
