@@ -1,9 +1,10 @@
 """A gateway's listener for other meshes on a real Envoy: who is let in, by whose certificate, and who is not.
 
-Clients are made by hand: each says who it is with a certificate of a CA that the test holds, or of nobody's.
-The listener has no routes: 404 says that a request was let in.
+Most clients are made by hand: each says who it is with a certificate of a CA that the test holds, or of
+nobody's. The listener has no routes at first: 404 says that a request was let in. Last come real sidecars.
 """
 
+import json
 import socket
 import ssl
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 from gateway_clients import Answer
 
 from tests.authority import Authority
-from tests.live_mesh import LiveMesh, Sidecar, load
+from tests.live_mesh import LiveMesh, Sidecar, load, steady_traffic
 from tests.ports import free_port
 from tests.waiting import until
 
@@ -213,3 +214,52 @@ def test_a_mesh_that_comes_or_goes_is_admitted_or_refused(meshes: TwoMeshes) -> 
     assert meshes.ask(barista).status == 403
     meshes.write_mesh("coffee")
     until(lambda: meshes.is_refused(barista), "a mesh without mTLS has nobody who could call")
+
+
+def serials(proxy: Sidecar) -> set[str]:
+    """The certificates of its own that a proxy's Envoy has."""
+    certificates = json.loads(proxy.admin("/certs"))["certificates"]
+    return {leaf["serial_number"] for pair in certificates for leaf in pair["cert_chain"]}
+
+
+def test_sidecars_of_another_mesh_call_a_service_through_the_gateway(meshes: TwoMeshes) -> None:
+    meshes.delete("meshretries", "mesh-retry-all-default")  # a second try would hide what failed
+    port = meshes.sidecar("backend-1", "backend").inbound
+    backend = {"kind": "MeshService", "name": "backend", "port": port}
+    rule = {
+        "matches": [{"path": {"type": "PathPrefix", "value": "/"}}],
+        "default": {"backendRefs": [backend]},
+    }
+    route = {
+        "targetRef": {"kind": "MeshGateway", "name": "edge", "sectionName": "orders"},
+        "to": [{"targetRef": {"kind": "Mesh"}, "rules": [rule]}],
+    }
+    short = {"targetRef": {"kind": "Mesh"}, "default": {"http": {"maxConnectionDuration": "300ms"}}}
+    meshes.apply(
+        {"type": "MeshHTTPRoute", "name": "orders", "spec": route},
+        {"type": "MeshTimeout", "mesh": "tea", "name": "short", "spec": {"to": [short]}},  # handshakes
+    )
+    meshes.name = "tea"
+    try:
+        meshes.delete("meshretries", "mesh-retry-all-default")
+        outbound = f"extsvc/{ORDERS}"
+        web = meshes.sidecar("web-1", "web", outbounds=(outbound,))
+        admin = meshes.sidecar("admin-1", "admin", outbounds=(outbound,))
+    finally:
+        meshes.name = "default"
+    until(lambda: web.call(outbound).status == 200, "web of tea reaches backend of default")
+    assert web.call(outbound, path="/x").json["service"] == "backend"
+    denied = admin.call(outbound)
+    assert (denied.status, denied.headers["x-koguma-denied-by"]) == (403, "no-permission(deny-by-default)")
+    tea, own = Authority(), Authority()
+    with steady_traffic(web.outbounds[outbound]) as calls:
+        before = serials(web), serials(meshes.edge)
+        meshes.write_mesh("tea", next=meshes.tea, last=tea)
+        meshes.write_mesh("default", ca=meshes.own, next=own)
+        until(lambda: serials(web) != before[0] and serials(meshes.edge) != before[1], "both CAs issue")
+        meshes.write_mesh("tea", last=tea)
+        meshes.write_mesh("default", next=own)
+        meshes.wait_until_synced()
+    assert calls.keys() == {"200"}, calls
+    meshes.delete_and_wait("meshtrafficpermissions", "web")
+    assert web.call(outbound).status == 403
