@@ -288,7 +288,7 @@ def gateway_hosts(db: Db, proxy: Key, envoy: Envoy) -> int:
     shown: dict[str, dict[str, set[str]]] = {}
     for listener in inspect.layout(db, proxy)["listeners"]:
         if listener["protocol"] in ("HTTP", "HTTPS"):
-            is_shared = listener["protocol"] == "HTTP"
+            is_shared = listener["protocol"] == "HTTP" and "crossMesh" not in listener
             config = listener["kri"] if is_shared else names.on_host(listener["kri"], listener["hostname"])
             for host in listener["hosts"]:
                 shown.setdefault(config, {})[host["hostname"]] = {each["kri"] for each in host["routes"]}
