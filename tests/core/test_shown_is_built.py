@@ -290,6 +290,8 @@ def gateway_hosts(db: Db, proxy: Key, envoy: Envoy) -> int:
         if listener["protocol"] in ("HTTP", "HTTPS"):
             is_shared = listener["protocol"] == "HTTP" and "crossMesh" not in listener
             config = listener["kri"] if is_shared else names.on_host(listener["kri"], listener["hostname"])
+            if "crossMesh" in listener and config not in envoy["routes"]:
+                continue  # the mesh has no mTLS
             for host in listener["hosts"]:
                 shown.setdefault(config, {})[host["hostname"]] = {each["kri"] for each in host["routes"]}
     built = {config: dict(built_hosts(envoy["routes"][config])) for config in shown}

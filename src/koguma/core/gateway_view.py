@@ -50,8 +50,8 @@ def _listener(db: Db, gateway: Key, traits: Traits, listener: Listener) -> Json:
         "hostname": listener.hostname,
         **({"crossMesh": gateways.called_name(gateway, listener)} if listener.is_cross_mesh else {}),
         "hosts": _hosts(db, gateway, listener, routes)
-        if listener.is_http
-        else _connections(db, listener, routes),
+        if listener.is_http or listener.has_tls
+        else _connections(db, routes),
         "policies": [kind for kind in match.policy_kinds(db) if kind in kinds],
         "refused": _refused(db, gateway, listener, routes),
     }
@@ -59,7 +59,8 @@ def _listener(db: Db, gateway: Key, traits: Traits, listener: Listener) -> Json:
 
 def _hosts(db: Db, gateway: Key, listener: Listener, routes: Policies) -> list[Json]:
     port = tuple(each.hostname for each in gateways.listeners(db, gateway) if each.port == listener.port)
-    http = Group(key for key in routes if key.kind in gateways.HTTP_ROUTES)
+    kinds = gateways.HTTP_ROUTES if listener.is_http else (target_ref.TCP_ROUTE,)
+    of_kind = Group(key for key in routes if key.kind in kinds)
     return [
         {
             "hostname": host.hostname,
@@ -70,15 +71,15 @@ def _hosts(db: Db, gateway: Key, listener: Listener, routes: Policies) -> list[J
                 )
             ],
         }
-        for host in gateway_hosts.served(db, listener, http, port)
+        for host in gateway_hosts.served(db, listener, of_kind, port)
     ]
 
 
-def _connections(db: Db, listener: Listener, routes: Policies) -> list[Json]:
+def _connections(db: Db, routes: Policies) -> list[Json]:
     tcp = Group(key for key in routes if key.kind == target_ref.TCP_ROUTE)
     attached = dict.fromkeys(route.entry.policy for route in gateways.attached(db, tcp))
     shown = [{"kri": kri(db, policy), "kind": policy.kind} for policy in attached]
-    return [{"hostname": listener.hostname if listener.has_tls else hostname.ANY, "routes": shown}]
+    return [{"hostname": hostname.ANY, "routes": shown}]
 
 
 def _refused(db: Db, gateway: Key, listener: Listener, routes: Policies) -> list[Json]:

@@ -18,6 +18,7 @@ from koguma.core.build import (
     endpoints,
     gateway_certificates,
     gateway_filters,
+    gateway_hosts,
     gateway_overlays,
     inbound_listener,
     logs,
@@ -33,6 +34,7 @@ from koguma.core.build.gateway_spec import GatewayPort, ServedListener
 from koguma.core.gateways import attached
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
+from koguma.core.items import Entries
 from koguma.envoy import filters, names, route_settings, server_tls, snapshot
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import Failure, Id, XdsResource
@@ -89,7 +91,7 @@ def _chains(db: Db, port: GatewayPort, client: ClientContext, name: str) -> Iter
         yield _plain_chain(db, port, client, name)
         return
     for each in sorted(port.listeners, key=lambda each: hostname.precedence(each.listener.hostname)):
-        yield _tls_chain(db, port, client, name, each)
+        yield from _tls_chains(db, port, client, name, each)
 
 
 def _plain_chain(db: Db, port: GatewayPort, client: ClientContext, name: str) -> GatewayChain:
@@ -97,37 +99,63 @@ def _plain_chain(db: Db, port: GatewayPort, client: ClientContext, name: str) ->
     first = port.listeners[0]
     if first.listener.is_http:
         return _http_chain(db, first, client, name, port.gateway)
-    return _tcp_chain(db, port, port.listeners, client, name)
+    return _tcp_chain(db, port, port.listeners[0], client, name, _entries(db, port.listeners))
 
 
-def _tls_chain(
+def _tls_chains(
     db: Db, port: GatewayPort, client: ClientContext, name: str, served: ServedListener
-) -> GatewayChain:
-    """The chain of one host name, by server name; without one in the hello only that of `*` is left."""
+) -> Iterator[GatewayChain]:
+    """The chains of a listener, by server name; without one in the hello only that of `*` is left.
+
+    Requests are told apart by their host later. Connections are not, so that each host has a chain.
+    """
     own, chain_name = served.listener, names.on_host(name, served.listener.hostname)
-    match: Data = {"transport_protocol": "tls"}
-    if own.hostname != hostname.ANY:
-        match["server_names"] = cross_mesh.server_names(port, own) if own.is_cross_mesh else [own.hostname]
-    named: Data = {"name": chain_name, "filter_chain_match": match}
     if own.is_cross_mesh:
+        server_names = cross_mesh.server_names(port, own) if own.hostname != hostname.ANY else []
         chain = _http_chain(db, served, client, chain_name, port.gateway)
+        named = _matched(chain_name, server_names)
         secured = {**named, **chain.data, **cross_mesh.transport(port), **_LIMITED_HANDSHAKE}
-        return GatewayChain(secured, (*chain.needs, *cross_mesh.needs(port, own)), chain.resources)
+        yield GatewayChain(secured, (*chain.needs, *cross_mesh.needs(port, own)), chain.resources)
+        return
     certificates = gateway_certificates.of(db, port.gateway, own.section) if own.ends_tls else None
     failures = tuple(_failures(certificates, chain_name, port.gateway)) if certificates else ()
     if certificates and not certificates.secrets:
-        return GatewayChain({**named, "filters": [server_tls.REFUSAL]}, (), failures)
-    chain = (
-        _http_chain(db, served, client, chain_name, port.gateway)
-        if own.is_http
-        else _tcp_chain(db, port, (served,), client, chain_name)
-    )
-    data = {**named, **chain.data}
-    if certificates:
-        alpn = server_tls.HTTP_ALPN if own.is_http else ()
-        data["transport_socket"] = server_tls.socket(certificates.secrets, alpn)
-        data |= _LIMITED_HANDSHAKE
-    secrets = ((snapshot.SECRET, secret) for secret in (certificates.secrets if certificates else ()))
+        refusing = {**_matched(chain_name, _server_names(own.hostname)), "filters": [server_tls.REFUSAL]}
+        yield GatewayChain(refusing, (), failures)
+    elif own.is_http:
+        chain = _http_chain(db, served, client, chain_name, port.gateway)
+        yield _secured(chain, own.hostname, chain_name, certificates, server_tls.HTTP_ALPN, failures)
+    else:
+        for host, entries in _tls_hosts(db, port, served):
+            host_name = names.on_host(name, host)
+            chain = _tcp_chain(db, port, served, client, host_name, entries)
+            yield _secured(chain, host, host_name, certificates, (), failures)
+
+
+def _matched(name: str, server_names: list[str]) -> Data:
+    match = {"transport_protocol": "tls", **({"server_names": server_names} if server_names else {})}
+    return {"name": name, "filter_chain_match": match}
+
+
+def _server_names(host: str) -> list[str]:
+    return [host] if host != hostname.ANY else []
+
+
+def _secured(
+    chain: GatewayChain,
+    host: str,
+    name: str,
+    certificates: ListenerCertificates | None,
+    alpn: tuple[str, ...],
+    failures: tuple[Failure, ...],
+) -> GatewayChain:
+    """The chain of a host name; without certificates, TLS is passed through."""
+    data = {**_matched(name, _server_names(host)), **chain.data}
+    if certificates is None:
+        return GatewayChain(data, chain.needs, chain.resources)
+    data["transport_socket"] = server_tls.socket(certificates.secrets, alpn)
+    data |= _LIMITED_HANDSHAKE
+    secrets = ((snapshot.SECRET, secret) for secret in certificates.secrets)
     return GatewayChain(data, (*chain.needs, *secrets), (*chain.resources, *failures))
 
 
@@ -181,12 +209,12 @@ def _hcm(name: str) -> Data:
 
 
 def _tcp_chain(
-    db: Db, port: GatewayPort, served: tuple[ServedListener, ...], client: ClientContext, name: str
+    db: Db, port: GatewayPort, served: ServedListener, client: ClientContext, name: str, entries: Entries
 ) -> GatewayChain:
     where = client.where("tcp", names.resource(name), is_gateway=True)
-    target, backend_ports, route = _split(db, port, served, client)
+    target, backend_ports, route = _split(db, port, entries, client)
     backend = backend_ports[0] if len(backend_ports) == 1 else None
-    policy_overlays = gateway_overlays.of_route(db, served[0].acting, where, RouteTarget(route, backend))
+    policy_overlays = gateway_overlays.of_route(db, served.acting, where, RouteTarget(route, backend))
     skeleton = {"tcp": skeletons.tcp_proxy(name, target, skeletons.INBOUND_IDLE_TIMEOUT)}
     parts = logs.with_logs(overlay_merge.with_overlays(skeleton, policy_overlays.overlays))
     parts["network_filters"] = {**(parts.get("network_filters") or {}), **(parts.get("extensions") or {})}
@@ -199,16 +227,29 @@ def tcp_backends(db: Db, port: GatewayPort, client: ClientContext) -> tuple[Back
     """The backends that the TCP and TLS chains of a port need."""
     if port.listeners[0].listener.is_http:
         return ()
-    groups = [(each,) for each in port.listeners] if port.protocol == "TLS" else [port.listeners]
-    return tuple(dict.fromkeys(each for served in groups for each in _split(db, port, served, client)[1]))
+    groups = [_entries(db, port.listeners)]
+    if port.protocol == "TLS":
+        groups = [entries for served in port.listeners for _, entries in _tls_hosts(db, port, served)]
+    return tuple(dict.fromkeys(each for entries in groups for each in _split(db, port, entries, client)[1]))
+
+
+def _entries(db: Db, served: tuple[ServedListener, ...]) -> Entries:
+    """The entries of routes for connections to some listeners, in ascending precedence."""
+    policies = Group(sorted({key for each in served for key in each.of(target_ref.TCP_ROUTE)}))
+    return tuple(route.entry for route in reversed(attached(db, policies).members))
+
+
+def _tls_hosts(db: Db, port: GatewayPort, served: ServedListener) -> Iterator[tuple[str, Entries]]:
+    """The host names that a TLS listener tells apart, each with the entries of its routes."""
+    routes = served.of(target_ref.TCP_ROUTE)
+    for host in gateway_hosts.served(db, served.listener, routes, port.hostnames):
+        yield host.hostname, tuple(entry for _, group in reversed(host.routes) for entry in group)
 
 
 def _split(
-    db: Db, port: GatewayPort, served: tuple[ServedListener, ...], client: ClientContext
+    db: Db, port: GatewayPort, entries: Entries, client: ClientContext
 ) -> tuple[Data, tuple[BackendPort, ...], Key | None]:
     """Where connections go, and the route that says so; without one they are closed."""
-    policies = Group(sorted({key for each in served for key in each.of(target_ref.TCP_ROUTE)}))
-    entries = tuple(route.entry for route in reversed(attached(db, policies).members))
     conf = items.conf(db, entries) if entries else {}
     origin = entries[-1].policy if entries else None
     original = OriginalDestination(
