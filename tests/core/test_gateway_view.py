@@ -4,7 +4,7 @@ from typing import Any
 
 from building import CASES, Case, database, objects, plain, proxy
 
-from koguma.core import gateway_attachment, gateway_view, inspect, rules_view
+from koguma.core import gateway_attachment, gateway_view, inspect, rules_view, world
 from koguma.core.build import snapshot
 from koguma.core.incremental import Db
 from koguma.core.match import traits
@@ -134,3 +134,50 @@ def test_connections_are_shown_with_the_server_name_that_leads_to_them() -> None
     db = database(objects(TWO_LISTENERS))
     shown = gateway_view.of_proxy(db, proxy(db, "edge-1"))
     assert [each["hosts"][0]["hostname"] for each in shown] == ["*", "*", "a.lan"]
+
+
+OF_THE_MESH = """
+---
+type: MeshService
+name: shop
+spec: {selector: {dataplaneTags: {kuma.io/service: shop}}, ports: [{port: 80, appProtocol: http}]}
+---
+type: MeshHTTPRoute
+name: between-services
+spec:
+  to:
+    - targetRef: {kind: MeshService, name: shop}
+      rules: [{matches: [{path: {type: PathPrefix, value: /x}}], default: {}}]
+---
+type: MeshTCPRoute
+name: connections
+spec:
+  to:
+    - targetRef: {kind: MeshService, name: shop}
+      rules: [{default: {backendRefs: [{kind: MeshService, name: shop}]}}]
+---
+type: MeshHTTPRoute
+name: edge
+spec:
+  targetRef: {kind: MeshGateway, name: edge}
+  to:
+    - targetRef: {kind: Mesh}
+      rules:
+        - matches: [{path: {type: PathPrefix, value: /}}]
+          default: {backendRefs: [{kind: MeshService, name: shop, port: 80}]}
+"""
+
+
+def test_routes_between_services_are_no_rules_of_a_gateway_that_calls_them() -> None:
+    db = database(objects(TWO_LISTENERS + OF_THE_MESH))
+    key = proxy(db, "edge-1")
+    (outbound,) = inspect.layout(db, key)["outbounds"]
+    service = next(each for each in world.destinations(db, "default") if each.key.name == "shop")
+    port = inspect.outbound(db, key, service.key, "80")
+    assert outbound["kri"] == "kri_msvc_default_east__shop_80"
+    assert port is not None
+    assert inspect.outbound_routes(db, port) == {"routes": []}
+    shown = rules_view.of_proxy(db, key)
+    routes = [each for each in shown["rules"] if each["type"] in ("MeshHTTPRoute", "MeshTCPRoute")]
+    assert "between-services" not in str(shown)
+    assert [each["type"] for each in routes] == ["MeshHTTPRoute"]
