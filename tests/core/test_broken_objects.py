@@ -23,7 +23,7 @@ from koguma.core.build import network, snapshot
 from koguma.core.incremental import Db
 from koguma.envoy.snapshot import CLUSTER, LISTENER, ROUTES, Snapshot
 from koguma.model.errors import Invalid
-from koguma.model.resource import Key, Resource
+from koguma.model.resource import Resource
 from koguma.xds.contract import Offer, ProxyStatus
 from koguma.xds.protocol.session import DeltaSession
 from tests import build
@@ -233,9 +233,13 @@ def test_every_new_proxy_is_synced_whatever_single_object_is_broken(admitted: bo
     for key in proxies(db):
         found = snapshot.of(db, key)
         if found is None:
-            # Without its mesh nobody knows whether calls must be encrypted: a proxy keeps what it has.
-            assert Key("Mesh", "", "", "", "default") in world.UNREADABLE.keys(db)
+            # Without its mesh nobody knows whether calls must be encrypted, without a MeshGateway what its
+            # proxies serve: a proxy keeps what it has.
+            unread = world.UNREADABLE.keys(db)
+            meshes = {each.mesh or each.name for each in unread if each.kind in ("Mesh", "MeshGateway")}
+            assert key.mesh in meshes or (meshes and not key.mesh)
         else:
             assert taken(found)[1].state == "synced"
-    problems.of_mesh(db, "default")
-    services.desired(db, "default")
+    for mesh in ("default", random_meshes.OTHER):
+        problems.of_mesh(db, mesh)
+        services.desired(db, mesh)
