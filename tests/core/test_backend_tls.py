@@ -7,11 +7,12 @@ from typing import Any
 
 import build
 import gateway_api_objects as gateway_api
+import msgspec
 import pytest
 from building import database, of, plain, stored
 
 from koguma.core import inspect, pipeline
-from koguma.core.gateway_api import backend_tls
+from koguma.core.gateway_api import backend_tls, backend_tls_status
 from koguma.core.incremental import Db
 from koguma.envoy.external import SYSTEM_CA
 from koguma.model.resource import Key, Resource
@@ -104,6 +105,34 @@ def test_other_names_come_instead_of_the_host_name() -> None:
         {"san_type": "DNS", "matcher": {"exact": "a.example"}},
         {"san_type": "URI", "matcher": {"exact": "spiffe://x/y"}},
     ]
+
+
+def test_the_status_says_it_for_each_target_and_keeps_what_others_wrote() -> None:
+    other = {"ancestorRef": {"name": "x"}, "controllerName": "x.test/one", "conditions": []}
+    old = msgspec.structs.replace(policy("old"), generation=3, status={"ancestors": [other]})
+    young = msgspec.structs.replace(policy("young", "2026-01-02T00:00:00Z"), generation=1)
+    db = mesh(old, young, config_map())
+
+    def entry(resource: Resource, at: str = "now") -> Any:
+        ancestors = backend_tls_status.status(db, resource, at)["ancestors"]
+        assert all(each["controllerName"] == gateway_api.CONTROLLER for each in ancestors[-1:])
+        return ancestors[-1]
+
+    assert backend_tls_status.status(db, old, "now")["ancestors"][0] == other
+    first = entry(old)
+    assert first["ancestorRef"] == {"group": "", "kind": "Service", "name": "backend"}
+    said = {each["type"]: (each["status"], each["reason"]) for each in first["conditions"]}
+    assert said == {"Accepted": ("True", "Accepted"), "ResolvedRefs": ("True", "ResolvedRefs")}
+    assert {each["observedGeneration"] for each in first["conditions"]} == {3}
+    conflict = {each["type"]: (each["status"], each["reason"]) for each in entry(young)["conditions"]}
+    assert conflict["Accepted"] == ("False", "Conflicted")
+    written = msgspec.structs.replace(old, generation=4, status={"ancestors": [other, first]})
+    pipeline.take(db, [written, config_map("no certificate")])
+    later = {each["type"]: each for each in entry(written, "later")["conditions"]}
+    assert later["ResolvedRefs"]["status"] == "False"
+    assert later["ResolvedRefs"]["reason"] == "InvalidCACertificateRef"
+    assert {each["observedGeneration"] for each in later.values()} == {4}
+    assert later["ResolvedRefs"]["lastTransitionTime"] == "later"
 
 
 def test_the_system_has_well_known_authorities() -> None:

@@ -7,6 +7,8 @@ import contextlib
 import http.client
 import json
 import re
+import socket
+import ssl
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.http_client import Response, joined_headers
+from tests.https_server import HttpsServer
 from tests.live_mesh import LiveMesh, Sidecar, TcpEcho, echoed_bytes
 from tests.ports import free_port
 from tests.waiting import eventually, until
@@ -30,6 +33,8 @@ class EdgeMesh(LiveMesh):
 
     http: int
     tcp: int
+    tls: int
+    vault: HttpsServer
     one: Sidecar
     two: Sidecar
     web: Sidecar
@@ -65,24 +70,30 @@ class EdgeMesh(LiveMesh):
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EdgeMesh]:
     tcp = TcpEcho()
-    with EdgeMesh(tmp_path_factory.mktemp("g")) as mesh:
-        mesh.http, mesh.tcp = free_port(), free_port()
+    vault = HttpsServer(tmp_path_factory.mktemp("v"), "vault.test")
+    with vault, EdgeMesh(tmp_path_factory.mktemp("g")) as mesh:
+        mesh.http, mesh.tcp, mesh.tls, mesh.vault = free_port(), free_port(), free_port(), vault
         mesh.one = mesh.sidecar("one-1", "one", wait=False)
         mesh.two = mesh.sidecar("two-1", "two", wait=False)
         streams = mesh.sidecar("streams-1", "streams", protocol="tcp", target=tcp.port, wait=False)
+        secret = mesh.sidecar("vault-1", "vault", protocol="tcp", target=vault.port, wait=False)
         mesh.web = mesh.sidecar("web-1", "web", outbounds=["one"], wait=False)
         listeners = [
             {"name": "http", "port": mesh.http, "protocol": "HTTP"},
             {"name": "tcp", "port": mesh.tcp, "protocol": "TCP"},
+            {"name": "tls", "port": mesh.tls, "protocol": "TLS", "tls": {"mode": "Passthrough"}},
         ]
         spec = {"gatewayClassName": "koguma", "listeners": listeners}
         mesh.create("gateways", "Gateway", "edge", spec)
         mesh.edge = mesh.gateway(service=f"edge_{NAMESPACE}_svc", wait=False)
-        for proxy in (mesh.one, mesh.two, streams, mesh.web, mesh.edge):
+        for proxy in (mesh.one, mesh.two, streams, secret, mesh.web, mesh.edge):
             proxy.wait_for_output("is ready")
         rules = [{"backendRefs": [{"name": "streams", "port": streams.inbound}]}]
         ref = {"name": "edge", "sectionName": "tcp"}
         mesh.create("tcproutes", "TCPRoute", "streams", {"parentRefs": [ref], "rules": rules})
+        rules = [{"backendRefs": [{"name": "vault", "port": secret.inbound}]}]
+        spec = {"parentRefs": [{"name": "edge", "sectionName": "tls"}], "hostnames": ["vault.test"]}
+        mesh.create("tlsroutes", "TLSRoute", "vault", {**spec, "rules": rules})
         mesh.route("all", *rules_of(mesh), hostnames=["shop.test"])
         until(lambda: mesh.ask().status == 200, "the gateway answers")
         yield mesh
@@ -188,6 +199,22 @@ def test_of_two_routes_one_wins_as_a_whole(mesh: EdgeMesh) -> None:
 
 def test_connections_of_a_tcp_route_arrive(mesh: EdgeMesh) -> None:
     assert until(lambda: echoed_bytes(mesh.tcp), "the TCP listener answers")
+
+
+def test_connections_of_a_tls_route_arrive_by_their_server_name(mesh: EdgeMesh) -> None:
+    context = ssl.create_default_context(cadata=mesh.vault.authority.pem[0])
+
+    def certified(name: str) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", mesh.tls), 5) as connection:
+                context.wrap_socket(connection, server_hostname=name).close()
+        except OSError:
+            return False
+        return True
+
+    until(lambda: certified("vault.test"), "the service shows its own certificate")
+    context.check_hostname = False
+    assert not certified("other.test")
 
 
 def test_people_are_led_to_the_http_route(mesh: EdgeMesh) -> None:
