@@ -20,7 +20,7 @@ from tests.live_mesh import LiveMesh, Sidecar, load, steady_traffic
 from tests.ports import free_port
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.expected_errors(r"has no mTLS, by which the gateway")]
 
 ORDERS, OTHER = "orders.shop", "other.shop"
 WEB, ADMIN = "spiffe://tea/web", "spiffe://tea/admin"
@@ -214,6 +214,20 @@ def test_a_mesh_that_comes_or_goes_is_admitted_or_refused(meshes: TwoMeshes) -> 
     assert meshes.ask(barista).status == 403
     meshes.write_mesh("coffee")
     until(lambda: meshes.is_refused(barista), "a mesh without mTLS has nobody who could call")
+
+
+def is_open(meshes: TwoMeshes) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", meshes.port)) == 0
+
+
+def test_a_mesh_that_loses_mtls_closes_its_port(meshes: TwoMeshes) -> None:
+    """What Envoy had of it is not kept: nobody would look after the CAs that it trusts."""
+    meshes.write_mesh("default")
+    until(lambda: not is_open(meshes), "the port is closed")
+    meshes.write_mesh("default", ca=meshes.own)
+    web = meshes.client(meshes.tea, WEB)
+    until(lambda: not meshes.is_refused(web), "the port is served again")
 
 
 def serials(proxy: Sidecar) -> set[str]:

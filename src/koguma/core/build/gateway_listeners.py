@@ -72,8 +72,8 @@ def listener(
         text = f'"{address}" is no IP, and Envoy needs one; write networking.address of the Dataplane'
         return (Failure(snapshot.LISTENER, name, text, str(port.gateway)),)
     closed = cross_mesh.problem(db, port) if port.is_cross_mesh else ""
-    if closed:
-        return (Failure(snapshot.LISTENER, name, closed, str(port.gateway)),)
+    if closed:  # a failure of the listener itself would let proxies keep the last one, with CAs of then
+        return (Failure("port", name, closed, str(port.gateway)),)
     chains = tuple(_chains(db, port, client, name))
     beside = tuple(each for chain in chains for each in chain.resources)
     tags = {"kuma.io/unified-name": name}
