@@ -72,4 +72,4 @@ def test_a_part_that_does_not_exist_is_refused_with_those_that_do():
     command = [sys.executable, "-m", "bench", "stor"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "store, api, lists, watches, kube, latency, startup" in done.stderr
+    assert "store, api, lists, watches, kube, gateway, latency, startup" in done.stderr

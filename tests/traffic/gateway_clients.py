@@ -119,3 +119,11 @@ def over_http2(connection: socket.socket, headers: Headers) -> Answer:
 def request(host: str, path: str = "/", scheme: str = "http", method: str = "GET") -> list[tuple[str, str]]:
     """The pseudo headers of a request."""
     return [(":method", method), (":scheme", scheme), (":authority", host), (":path", path)]
+
+
+def is_of_this_machine(address: str) -> bool:
+    """Whether an interface has it; Envoy writes one of these for clients on its own machine."""
+    with contextlib.suppress(OSError), socket.socket() as bound:
+        bound.bind((address, 0))
+        return True
+    return False

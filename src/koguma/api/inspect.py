@@ -73,10 +73,11 @@ class Inspect:
         """The policies that are effective on one route of one outbound."""
         fields = fields_of(call)
         db, port = await self._outbound(call, mesh, name, kri)
-        if port is None:
-            return answer_json({"policies": []})
-        route = inspect.route_named(db, port, route_kri) or self._part(route_kri)[0]
-        return answer_json(inspect.route_policies(db, port, route, fields=fields))
+        named = inspect.route_named(db, port, route_kri) if port else None
+        route = named or self._part(route_kri)[0]
+        return answer_json(
+            inspect.route_policies(db, port, route, fields=fields) if port else {"policies": []}
+        )
 
     async def dataplanes(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
         """A page of the proxies that a policy selects, or that a service has as endpoints."""
