@@ -6,11 +6,12 @@ from hypothesis import strategies as st
 
 from koguma.kube import rbac
 from koguma.kube.escalation import missing, rule_text
-from koguma.kube.rbac import RbacObjects, Roles, aggregated, covers, grants, rules_in, selects
+from koguma.kube.rbac import RbacObjects, Roles, aggregated, covers, grants, rules_in
 from koguma.kube.rbac_defaults import default_bindings, default_roles
 from koguma.kube.registry import KOGUMA, KUMA
 from koguma.main import all_kinds
 from koguma.model.access import REST_GROUP, Attempt, Rule
+from koguma.model.label_selector import selects
 from koguma.model.resource import Resource
 
 

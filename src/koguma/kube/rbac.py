@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from koguma.model import label_selector
 from koguma.model.access import ANY, Attempt, Rule
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
@@ -143,7 +144,9 @@ def _sources(role: Resource, others: Iterable[Resource]) -> list[Resource]:
     while queue:
         selectors = _selectors(queue.pop().spec)
         for other in others if selectors else ():
-            if other.name not in selected and any(selects(item, other.labels) for item in selectors):
+            if other.name not in selected and any(
+                label_selector.selects(item, other.labels) for item in selectors
+            ):
                 selected[other.name] = other
                 queue.append(other)
     return [item for item in selected.values() if not is_aggregated(item.spec)]
@@ -156,35 +159,6 @@ def is_aggregated(spec: Json) -> bool:
 
 def _selectors(spec: Json) -> list[Json]:
     return _items(_mapping(_mapping(spec).get("aggregationRule")).get("clusterRoleSelectors"))
-
-
-def selects(selector: Json, labels: Mapping[str, str]) -> bool:
-    """Whether a label selector with `matchLabels` and `matchExpressions` chooses these labels."""
-    if not isinstance(selector, dict):
-        return False
-    match_labels, expressions = selector.get("matchLabels") or {}, selector.get("matchExpressions") or []
-    if not isinstance(match_labels, dict) or not isinstance(expressions, list):
-        return False
-    return all(labels.get(name) == value for name, value in match_labels.items()) and all(
-        _expression_holds(expression, labels) for expression in expressions
-    )
-
-
-def _expression_holds(expression: Json, labels: Mapping[str, str]) -> bool:
-    parts = _mapping(expression)
-    key, values = parts.get("key"), _texts(parts.get("values"))
-    if not isinstance(key, str):
-        return False
-    match parts.get("operator"):
-        case "In":
-            return labels.get(key) in values
-        case "NotIn":
-            return labels.get(key) not in values
-        case "Exists":
-            return key in labels
-        case "DoesNotExist":
-            return key not in labels
-    return False
 
 
 def grants(stored: RbacObjects, roles: Roles) -> Iterator[Grant]:

@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from koguma.kube import rbac
 from koguma.kube.kinds import parts, webhooks
 from koguma.kube.registry import KubeEndpoint, Registry
+from koguma.model import label_selector
 from koguma.model.resource import Resource
 from koguma.model.schema import UNKNOWN, Json
 
@@ -89,10 +89,12 @@ class Webhook(msgspec.Struct, frozen=True):
 
     def selects(self, namespace_labels: Mapping[str, str] | None, objects: Iterable[Resource | None]) -> bool:
         """Whether its selectors fit; objects without a namespace (None) have no labels of one."""
-        if namespace_labels is not None and not rbac.selects(self.namespace_selector, namespace_labels):
+        if namespace_labels is not None and not label_selector.selects(
+            self.namespace_selector, namespace_labels
+        ):
             return False
         return not self.object_selector or any(
-            rbac.selects(self.object_selector, each.labels) for each in objects if each is not None
+            label_selector.selects(self.object_selector, each.labels) for each in objects if each is not None
         )
 
 
