@@ -4,16 +4,19 @@ The versions in these snapshots include the references, as real ones do, being h
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import given
 
 from koguma.envoy.names import routes_of
 from koguma.envoy.snapshot import TYPES, Failure, Id, Snapshot, XdsResource, bundle
 from koguma.xds.contract import Offer
+from koguma.xds.protocol.delta import DeltaResponse
 from koguma.xds.protocol.session import DeltaSession
 from tests.xds.simulated_envoy import Envoy
 
@@ -101,6 +104,7 @@ class World:
         self.session = DeltaSession(DRAIN_SECONDS)
         self.has_reconnected = False
         self.has_nacked = False
+        self.counted: Counter[tuple[str, str]] = Counter()  # messages of this stream, by type
         self.unbuilt: frozenset[str] = frozenset()  # clusters that could not be built in some offer
 
     def offer(self, snapshot: Snapshot, *, retry: bool = False) -> None:
@@ -109,13 +113,19 @@ class World:
         clusters = snapshot.of_type("cluster").values()
         self.unbuilt |= {name for type_, name in failed if type_ == "cluster"}
         self.unbuilt |= {each.name for each in clusters if not failed.isdisjoint(each.needs)}
-        self.envoy.inbox.extend(self.session.offer(self.newest, self.now))
+        self.send(self.session.offer(self.newest, self.now))
+
+    def send(self, responses: Sequence[DeltaResponse]) -> None:
+        self.envoy.inbox.extend(responses)
+        self.counted.update((response.type, "sent") for response in responses)
 
     def deliver_request(self) -> None:
         if self.envoy.outbox:
             request = self.envoy.outbox.popleft()
             self.has_nacked = self.has_nacked or bool(request.error)
-            self.envoy.inbox.extend(self.session.receive(request, self.now))
+            if request.nonce:
+                self.counted[request.type, "rejected" if request.error else "acked"] += 1
+            self.send(self.session.receive(request, self.now))
 
     def deliver_response(self) -> None:
         if self.envoy.inbox:
@@ -123,11 +133,12 @@ class World:
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        self.envoy.inbox.extend(self.session.tick(self.now))
+        self.send(self.session.tick(self.now))
 
     def reconnect(self) -> None:
         self.has_reconnected = True
         self.session = DeltaSession(DRAIN_SECONDS)
+        self.counted.clear()
         self.envoy.connect()
         if self.newest is not None:
             self.session.offer(self.newest, self.now)
@@ -163,8 +174,16 @@ class World:
             elif self.session.next_tick is not None:
                 self.apply(self.session.next_tick - self.now)
             else:
-                return
-        raise AssertionError("the exchange does not end")
+                break
+        else:
+            raise AssertionError("the exchange does not end")
+        counts = {
+            (type_, word): number
+            for type_, count in self.session.status.responses.items()
+            for word, number in msgspec.structs.asdict(count).items()
+            if number
+        }
+        assert counts == self.counted
 
 
 def check_end(world: World, final: Snapshot) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from koguma.envoy.snapshot import Snapshot, XdsResource, bundle
-from koguma.xds.contract import Offer
+from koguma.xds.contract import Offer, ResponseCount
 from koguma.xds.protocol.delta import DeltaRequest
 from koguma.xds.protocol.session import DeltaSession
 
@@ -66,6 +66,19 @@ def test_a_nacked_update_is_reported_and_the_held_versions_are_still_known(sessi
     assert not session.is_synced
     assert [(each.type, each.names) for each in session.status.rejections] == [("endpoints", ("a",))]
     assert session.status.acked_versions == HAS
+
+
+def test_responses_are_counted_by_type_and_answer(session):
+    before = session.status.responses
+    assert before == {type_: ResponseCount(1, 1) for type_ in HAS}
+    (response,) = session.offer(offer(2), 0.0)
+    ack(session, [response])
+    assert before["endpoints"] == ResponseCount(2, 2)  # read anew, from the same object
+    (refused,) = session.offer(offer(3), 0.0)
+    session.receive(DeltaRequest("endpoints", nonce=refused.nonce, error="a: boom"), 0.0)
+    assert session.status.responses["endpoints"] == ResponseCount(3, 2, 1)
+    assert session.status.responses["cluster"] == ResponseCount(1, 1)
+    assert "secret" not in session.status.responses
 
 
 def test_a_second_update_waits_for_the_ack_of_the_first(session):

@@ -53,6 +53,14 @@ class Rejection(msgspec.Struct, frozen=True):
     revision: int
 
 
+class ResponseCount(msgspec.Struct, frozen=True):
+    """How many responses of one type a proxy was sent on its stream, and how it answered them."""
+
+    sent: int = 0
+    acked: int = 0
+    rejected: int = 0
+
+
 class ProxyStatus(msgspec.Struct, frozen=True):
     """How much of its configuration a proxy has acknowledged."""
 
@@ -61,6 +69,7 @@ class ProxyStatus(msgspec.Struct, frozen=True):
     acked: int  # revision of the newest offer that was acknowledged completely
     rejections: tuple[Rejection, ...] = ()
     acked_versions: Mapping[str, Mapping[str, str]] = {}  # by type and name: what Envoy has acknowledged
+    responses: Mapping[str, ResponseCount] = {}  # by type, on this stream, at the moment of reading
 
 
 class ProxyConnection(Protocol):

@@ -146,7 +146,7 @@ class ResponsePlanner:
     def _send(
         self, state: TypeState, resources: Mapping[str, XdsResource], removed: tuple[str, ...]
     ) -> DeltaResponse:
-        nonce = self._tracked.record.next_nonce()
+        nonce = self._tracked.record.next_nonce(state.type)
         state.send(InFlightResponse(nonce, resources, frozenset(removed), self._revision))
         if state.type == CLUSTER:
             self._resend_endpoints(resources.values())

@@ -154,7 +154,7 @@ class DeltaSession:
         """Handle the ACK of a content update; one of an older response means nothing."""
         response = state.in_flight
         if response is not None and response.nonce == request.nonce:
-            self._record.n_acks += 1
+            self._record.count_ack(response.type)
             self._state, self._acked = synced.without_in_flight(state), response.completes
 
     def _content_diff(self, before: Offer | None, offer: Offer) -> BundleDiff | None:
@@ -176,7 +176,7 @@ class DeltaSession:
 
     def _send_diff(self, diff: BundleDiff, offer: Offer) -> DeltaResponse:
         self._newest = offer
-        nonce = self._record.next_nonce()
+        nonce = self._record.next_nonce(diff.type)
         response = InFlightResponse(nonce, diff.resources, _NO_NAMES, offer.revision, offer, diff.type)
         if isinstance(self._state, TrackedState):
             self._state.newest = offer
@@ -227,6 +227,7 @@ class DeltaSession:
             acked=self._acked.revision if self._acked else 0,
             rejections=nacks,
             acked_versions=self._acked_versions(),
+            responses=self._record.responses,
         )
 
     def _acked_versions(self) -> AckedVersions:

@@ -20,6 +20,7 @@ from koguma.xds.protocol.delta import WILDCARD_TYPES, DeltaRequest
 from koguma.xds.protocol.dependencies import Availability, Dependencies
 from koguma.xds.protocol.nack import REMOVED, ResourceNack
 from koguma.xds.protocol.removals import Removals
+from koguma.xds.protocol.response_counts import ResponseCounts
 from koguma.xds.protocol.subscription import SubscriptionChange
 from koguma.xds.protocol.type_state import DROPPED, InFlightResponse, TypeState
 
@@ -27,15 +28,22 @@ from koguma.xds.protocol.type_state import DROPPED, InFlightResponse, TypeState
 class StreamRecord:
     """What is kept from the beginning of a stream to its end, in whichever state the proxy is."""
 
-    __slots__ = ("n_acks", "n_responses", "removals")
+    __slots__ = ("n_acks", "n_responses", "removals", "responses")
 
     def __init__(self, drain_seconds: float) -> None:
         self.removals = Removals(drain_seconds)
         self.n_responses = 0
         self.n_acks = 0
+        self.responses = ResponseCounts()
 
-    def next_nonce(self) -> str:
-        """The nonce of the next response."""
+    def count_ack(self, type_: str) -> None:
+        """The proxy has ACKed a response."""
+        self.n_acks += 1
+        self.responses.count_ack(type_)
+
+    def next_nonce(self, type_: str) -> str:
+        """The nonce of the next response, which is of that type."""
+        self.responses.count_sent(type_)
         self.n_responses += 1
         return str(self.n_responses)
 
@@ -138,11 +146,12 @@ class TrackedState:
         state.in_flight = None
         completes = response.completes is not None and response.completes is self.newest and not request.error
         if completes and state.is_certain and state.is_subscribed_to_all(response.resources):
-            self.record.n_acks += 1
+            self.record.count_ack(state.type)
             state.held.update(response.resources)
             return
         touched = response.resources.keys() | response.removed
         if request.error:
+            self.record.responses.count_nack(state.type)
             state.nack(response, request.error)
         else:
             touched |= self._record_ack(state, response, now)
@@ -150,7 +159,7 @@ class TrackedState:
 
     def _record_ack(self, state: TypeState, response: InFlightResponse, now: float) -> set[str]:
         """Note what the proxy holds now; the names of rejected resources that may be retried now."""
-        self.record.n_acks += 1
+        self.record.count_ack(state.type)
         for name, resource in response.resources.items():
             if state.is_subscribed(name):
                 self._set_held(state, resource, now)
