@@ -17,6 +17,7 @@ from koguma.application.context import Context
 from koguma.kube.kinds.custom_definitions import DEFINITION
 from koguma.kube.registry import StorageSet
 from koguma.model.errors import BadRequest, Invalid
+from koguma.model.internal_kinds import INTERNAL_KINDS
 from koguma.model.resource import Resource
 from koguma.model.violation import Violation
 from koguma.store.contract import Delete, Operation, Restore
@@ -133,7 +134,7 @@ def restoring(context: Context, resources: Sequence[Resource], *, prune: bool) -
     known = context.catalog
     defined = {resource.name for resource in resources if resource.kind == DEFINITION.stored_as}
     kinds = {resource.kind for resource in resources} - defined
-    unknown = sorted(kind for kind in kinds if known.kind(kind) is None)
+    unknown = sorted(kind for kind in kinds - INTERNAL_KINDS if known.kind(kind) is None)
     if unknown:
         text = "is a kind that this control plane does not have; install the package that brings it"
         raise Invalid([Violation(kind, text, "kind") for kind in unknown])
@@ -142,6 +143,8 @@ def restoring(context: Context, resources: Sequence[Resource], *, prune: bool) -
         kept = {resource.key for resource in resources}
         names = {(resource.kind, resource.mesh, resource.core_name) for resource in resources}
         for key in sorted(set(context.state.stored_keys()) - kept):
+            if key.kind in INTERNAL_KINDS:
+                continue  # a backup of an earlier release has none, and the control planes need it
             entry = context.state.entry(key)
             if entry is not None and (key.kind, key.mesh, entry.core_name) not in names:
                 operations.append(Delete(key))

@@ -7,6 +7,7 @@ from typing import Final, Literal
 from koguma.application import secret_access
 from koguma.application.context import Context
 from koguma.application.live_engine import LiveEngine
+from koguma.control_plane.server_certificate import ServerIdentity
 from koguma.core import services, world
 from koguma.core.problems import Problem, of_gateways, of_proxies
 from koguma.core.services import ReconcileProblem
@@ -15,6 +16,7 @@ from koguma.kube import webhook_rules
 from koguma.kube.kinds import apiregistration, webhooks
 from koguma.model.errors import KogumaError
 from koguma.model.redacted import masked_url
+from koguma.reconcile import shared_authority
 from koguma.runtime.checks import Check
 from koguma.runtime.clock import now
 from koguma.runtime.settings import Settings
@@ -34,7 +36,7 @@ class HealthChecks:
         engine: LiveEngine,
         sealing: Sealing,
         *,
-        certificate: str,
+        identity: ServerIdentity,
         plugin_failures: Mapping[str, str],
         service_problems: Callable[[], Iterable[ReconcileProblem]],
     ) -> None:
@@ -42,7 +44,7 @@ class HealthChecks:
         self._settings = settings
         self._engine = engine
         self._sealing = sealing
-        self._certificate = certificate
+        self._identity = identity
         self._plugin_failures = plugin_failures
         self._service_problems = service_problems
 
@@ -52,6 +54,7 @@ class HealthChecks:
             await self._store(),
             *self._schema(),
             self._api_certificate(),
+            *self._shared_authority(),
             *self._unreadable(),
             *await self._unfit(),
             *warnings,
@@ -86,12 +89,25 @@ class HealthChecks:
             yield Check("migrations", "ok", f"schema version {migrate.migrations(dialect)[-1].version}")
 
     def _api_certificate(self) -> Check:
-        end = certificates.expires_at(self._certificate)
+        end = certificates.expires_at(self._identity.certificate)
         text = f"the API's certificate is valid until {end:%Y-%m-%d}"
-        if certificates.needs_renewal(self._certificate, now()):
+        if certificates.needs_renewal(self._identity.certificate, now()):
             hint = "restart the control plane: it renews its own; replace a given one"
             return Check("certificate", "warning", text, hint)
         return Check("certificate", "ok", text)
+
+    def _shared_authority(self) -> Iterator[Check]:
+        """Whether the store has another CA by now, as after an import."""
+        try:
+            shared = shared_authority.stored_in(self._context.state)
+        except KogumaError as error:
+            yield Check("certificate", "error", error.detail, "the next start of a control plane fails")
+            return
+        if shared is not None and self._identity.ca and shared.certificate != self._identity.ca:
+            text = (
+                "the store has another CA by now than the one by which this control plane has its certificate"
+            )
+            yield Check("certificate", "warning", text, "restart it, and give clients the new ca.pem")
 
     def _unreadable(self) -> Iterator[Check]:
         for broken in self._context.state.unreadable.values():

@@ -54,6 +54,7 @@ from koguma.identity import files, signing_keys
 from koguma.kube.kinds import NATIVE_KINDS
 from koguma.model import duration
 from koguma.model.errors import KogumaError
+from koguma.model.internal_kinds import INTERNAL_KINDS
 from koguma.model.schema import Json
 from koguma.reconcile import initial_objects
 from koguma.reconcile.aggregated_roles import RoleAggregator
@@ -117,7 +118,7 @@ class ControlPlane:
         await initial_objects.fill_kubernetes(context)
         self._warn(await initial_objects.fill_zone(context))
         self._warn(await initial_objects.admin_token(context, keys, data_dir, now()))
-        identity = server_certificate.identity_of(self.settings, data_dir)
+        identity = await server_certificate.identity_of(self.settings, data_dir, self.store)
         for warning in identity.warnings:
             self._warn(warning)
         if not context.control_plane.is_global:
@@ -139,6 +140,7 @@ class ControlPlane:
     def _start_tasks(self, context: Context, identity: ServerIdentity) -> None:
         history = _span(self.settings.history)
         short = frozenset(kind.stored_as for kind in (*self.kinds, *NATIVE_KINDS) if kind.short_history)
+        short |= INTERNAL_KINDS
         self._run("compaction of the history", lambda: self.store.compact_forever(short, history))
         self._run("housekeeping", Housekeeper(context).run)
         self._run("aggregated roles", RoleAggregator(context).run)
@@ -217,6 +219,7 @@ class ControlPlane:
         """How Secrets are encrypted in the store."""
         settings = self.settings
         secret = {kind.stored_as for kind in (*self.kinds, *NATIVE_KINDS) if kind.admin_only}
+        secret |= INTERNAL_KINDS
         source: KeyFile | KeyCommand | None = None
         if settings.store_key_command:
             source = KeyCommand(settings.store_key_command)
@@ -314,7 +317,7 @@ class ControlPlane:
             self.settings,
             engine,
             self._sealing,
-            certificate=identity.certificate,
+            identity=identity,
             plugin_failures=self._plugin_failures,
             service_problems=lambda: self._services.problems if self._services else (),
         )

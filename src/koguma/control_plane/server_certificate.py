@@ -11,8 +11,10 @@ from koguma.api import server
 from koguma.identity import certificates, files
 from koguma.model.errors import KogumaError
 from koguma.model.redacted import Redacted
+from koguma.reconcile import shared_authority
 from koguma.runtime.clock import now
 from koguma.runtime.settings import Settings
+from koguma.store import Store
 
 
 class ServerIdentity(msgspec.Struct, frozen=True):
@@ -25,14 +27,17 @@ class ServerIdentity(msgspec.Struct, frozen=True):
     warnings: Sequence[str] = ()
 
 
-def identity_of(settings: Settings, data_dir: Path) -> ServerIdentity:
-    """The certificate of the settings, or else one of our own that is kept in the data directory."""
+async def identity_of(settings: Settings, data_dir: Path, store: Store) -> ServerIdentity:
+    """The certificate of the settings, or else one of our own, in the data directory, by the store's CA."""
     if settings.tls_cert_file:
         return _operators(Path(settings.tls_cert_file), Path(settings.tls_key_file))
+    warning = await shared_authority.share(store, data_dir, now())
     names = (socket.gethostname(), *settings.hostnames)
     own = files.server_credentials(data_dir, names, now())
     context = server.tls_context(str(own.certificate_path), str(own.key_path))
-    return ServerIdentity(own.certificate, own.key, own.ca, context, tuple(own.warnings))
+    return ServerIdentity(
+        own.certificate, own.key, own.ca, context, (*filter(None, (warning,)), *own.warnings)
+    )
 
 
 def _operators(certificate_path: Path, key_path: Path) -> ServerIdentity:

@@ -1,8 +1,9 @@
 """Private files of a control plane in its data directory: its CA, its certificate, its admin token.
 
 A file is written under a temporary name, with mode 0600 from the beginning, and renamed when it is safely on
-disk: a reader sees the old content or the new, never a part. Missing files are created, the server
-certificate is renewed in time, and a CA is never overwritten, because clients trust it.
+disk: a reader sees the old content or the new, never a part. Missing files are created, and the server
+certificate is renewed in time. A CA is never overwritten, because clients trust it: where the control planes
+of a store share another one, the files of the old one get other names.
 """
 
 import os
@@ -28,6 +29,7 @@ CA: Final = "ca.pem"
 CA_KEY: Final = "ca-key.pem"
 CERTIFICATE: Final = "tls.pem"
 CERTIFICATE_KEY: Final = "tls-key.pem"
+OLD: Final = ".old"  # after the names of files of a CA that was replaced
 
 LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
 
@@ -141,6 +143,29 @@ def server_credentials(data_dir: Path, hostnames: Sequence[str], now: datetime) 
         key=server.key,
         warnings=tuple(warnings),
     )
+
+
+def authority(data_dir: Path, now: datetime) -> KeyPair | None:
+    """The CA in `data_dir`, created if there is none; None where its key is not there."""
+    ca, key = _authority(data_dir, now, [])
+    return None if key is None else KeyPair(ca, key)
+
+
+def keep_authority(data_dir: Path, shared: KeyPair) -> str:
+    """Make `shared` the CA in `data_dir`; returns where the certificate of another one is now, if any."""
+    path, key_path = data_dir / CA, data_dir / CA_KEY
+    old, old_key = _read_if_exists(path), _read_if_exists(key_path)
+    is_same = old is not None and old.text.reveal() == shared.certificate
+    if is_same and old_key is not None and old_key.text.reveal() == shared.key.reveal():
+        return ""
+    aside = path.with_name(f"{path.name}{OLD}")
+    if old is not None and not is_same:
+        write_private(aside, old.text)
+    if old_key is not None and old_key.text.reveal() != shared.key.reveal():
+        write_private(key_path.with_name(f"{key_path.name}{OLD}"), old_key.text)
+    write_private(key_path, shared.key)
+    write_private(path, shared.certificate)
+    return "" if old is None or is_same else str(aside)
 
 
 def _authority(data_dir: Path, now: datetime, warnings: list[str]) -> tuple[str, Redacted | None]:
