@@ -16,11 +16,11 @@ from koguma.envoy.snapshot import LISTENER, ROUTES, TYPES, VIRTUAL_HOST, Id, Sna
 from koguma.xds.contract import Offer
 from koguma.xds.protocol import bundle_diff
 from koguma.xds.protocol.bundle_diff import BundleDiff
+from koguma.xds.protocol.counted_responses import CountedResponses
 from koguma.xds.protocol.delta import WILDCARD_TYPES, DeltaRequest
 from koguma.xds.protocol.dependencies import Availability, Dependencies
 from koguma.xds.protocol.nack import REMOVED, ResourceNack
 from koguma.xds.protocol.removals import Removals
-from koguma.xds.protocol.response_counts import ResponseCounts
 from koguma.xds.protocol.subscription import SubscriptionChange
 from koguma.xds.protocol.type_state import DROPPED, InFlightResponse, TypeState
 
@@ -34,7 +34,7 @@ class StreamRecord:
         self.removals = Removals(drain_seconds)
         self.n_responses = 0
         self.n_acks = 0
-        self.responses = ResponseCounts()
+        self.responses = CountedResponses()
 
     def count_ack(self, type_: str) -> None:
         """The proxy has ACKed a response."""

@@ -1,4 +1,4 @@
-"""ResponseCounts: how many responses of each type were sent on a stream, and how many were ACKed and NACKed.
+"""CountedResponses: how many responses of each type were sent on a stream, ACKed and NACKed.
 
 There is one for each connected proxy, so the numbers are in one array and become values only where read.
 """
@@ -14,7 +14,7 @@ _STARTS: Final = {type_: 3 * place for place, type_ in enumerate(TYPES)}  # of s
 _ZEROS: Final = bytes(3 * 8 * len(TYPES))
 
 
-class ResponseCounts(Mapping[str, ResponseCount]):
+class CountedResponses(Mapping[str, ResponseCount]):
     """The counts of one stream by type, for types of which something was sent; they grow while it is open."""
 
     __slots__ = ("_numbers",)
