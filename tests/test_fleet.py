@@ -431,9 +431,11 @@ def test_a_proxy_has_a_revision_only_once_it_was_offered_what_it_changed(plane):
 
     def noted(offer):
         waiting = [
-            view for view in fleet.views() if fleet.roster.get(view.key)._offer.revision < offer.revision
+            state
+            for state in fleet.states.connected()
+            if fleet.roster[state.key]._offer.revision < offer.revision
         ]
-        offers.append((offer.revision, [view.revision for view in waiting]))
+        offers.append((offer.revision, [state.revision for state in waiting]))
 
     async def settle():
         for connection in connections:

@@ -6,9 +6,8 @@ from typing import Final
 
 from koguma.control_plane.metrics import Gauge
 from koguma.envoy.snapshot import Failure
-from koguma.fleet.proxy_view import ProxyView
+from koguma.fleet.proxy_state import ProxyState, TokenState
 from koguma.fleet.quarantine import HeldResource
-from koguma.identity.claims import TokenClaims, ZoneClaims
 from koguma.proof.prover import Prover
 from koguma.runtime.checks import Check
 
@@ -47,14 +46,16 @@ def proof_gauges(prover: Prover) -> Iterator[Gauge]:
     yield "koguma_proof_last_timestamp_seconds", text, "gauge", last
 
 
-def of_tokens(views: Sequence[ProxyView], now: datetime) -> Iterator[Check]:
+def of_tokens(states: Sequence[ProxyState], now: datetime) -> Iterator[Check]:
     """Tokens that end soon: the proxy is disconnected then, and what it registered is removed."""
-    ending = [(view.token.exp, view) for view in views if view.token and _ends_soon(view.token, now)]
+    ending = [
+        (state.token.ends_at, state) for state in states if state.token and _ends_soon(state.token, now)
+    ]
     ending.sort(key=lambda pair: (pair[0], pair[1].key))
-    for exp, view in ending[:_SHOWN_MAX]:
+    for exp, state in ending[:_SHOWN_MAX]:
         end = datetime.fromtimestamp(exp, now.tzinfo)
-        text = f"the token of {view.key} ends at {end:%Y-%m-%dT%H:%M:%SZ}; the proxy is disconnected then"
-        command = "koguma token zone" if isinstance(view.token, ZoneClaims) else "koguma token dataplane"
+        text = f"the token of {state.key} ends at {end:%Y-%m-%dT%H:%M:%SZ}; the proxy is disconnected then"
+        command = "koguma token zone" if not state.key.mesh else "koguma token dataplane"
         hint = f"write a new one to the file of --dataplane-token-file: {command}"
         yield Check("tokens", "warning", text, hint)
     if len(ending) > _SHOWN_MAX:
@@ -62,44 +63,44 @@ def of_tokens(views: Sequence[ProxyView], now: datetime) -> Iterator[Check]:
         yield Check("tokens", "warning", text, "begin with the first ones")
 
 
-def _ends_soon(claims: TokenClaims, now: datetime) -> bool:
+def _ends_soon(token: TokenState, now: datetime) -> bool:
     """Whether a token is in the last days of its life, or in the last fifth of a short one."""
-    left = claims.exp - now.timestamp()
-    return left < min(_TOKEN_ENDS_SECONDS, (claims.exp - claims.iat) * _TOKEN_ENDS_SHARE)
+    left = token.ends_at - now.timestamp()
+    return left < min(_TOKEN_ENDS_SECONDS, (token.ends_at - token.issued_at) * _TOKEN_ENDS_SHARE)
 
 
-def of_proxies(views: Sequence[ProxyView]) -> Iterator[Check]:
+def of_proxies(states: Sequence[ProxyState]) -> Iterator[Check]:
     """What proxies rejected, what could not be built for them, and whose application is down."""
-    rejecting = [view for view in views if view.status.state == "nack"]
-    for view in rejecting:
-        yield from _rejections(view)
-    for view in views:
-        for text in view.not_ready:
+    rejecting = [state for state in states if state.state == "nack"]
+    for state in rejecting:
+        yield from _rejections(state)
+    for state in states:
+        for text in state.not_ready:
             hint = "nobody calls it; start the application, or look at the Dataplane"
-            yield Check("proxies", "warning", f"{view.key}: {text}", hint)
+            yield Check("proxies", "warning", f"{state.key}: {text}", hint)
     failures: dict[Failure, list[bool]] = {}  # and whether each proxy has an earlier version
-    for view in views:
-        for failure in view.failures:
-            failures.setdefault(failure, []).append(failure.id in view.kept)
+    for state in states:
+        for failure in state.failures:
+            failures.setdefault(failure, []).append(failure.id in state.kept)
     for failure in sorted(failures, key=lambda each: (each.id, each.text)):
         text = f"{failure.type} {failure.name} cannot be built: {failure.text}"
         hint = f"{_instead(failure, failures[failure])}; look at {failure.origin}"
         yield Check("proxies", "error", text, hint)
-    if views and not rejecting and not failures:
-        yield Check("proxies", "ok", f"{len(views)} connected")
+    if states and not rejecting and not failures:
+        yield Check("proxies", "ok", f"{len(states)} connected")
 
 
-def _rejections(view: ProxyView) -> Iterator[Check]:
-    held_ids = {held.id for held in view.held}
-    for rejection in view.status.rejections:
+def _rejections(state: ProxyState) -> Iterator[Check]:
+    held_ids = {held.id for held in state.held}
+    for rejection in state.rejections:
         names = [name for name in rejection.names if (rejection.type, name) not in held_ids]
         if names:
-            text = f"{view.key} refused {rejection.type} {', '.join(names)}: {rejection.text.strip()}"
+            text = f"{state.key} refused {rejection.type} {', '.join(names)}: {rejection.text.strip()}"
             hint = "it keeps an earlier version of it, if it has one; correct the object"
             yield Check("proxies", "error", text, hint)
-    for held in view.held:
+    for held in state.held:
         by = f", which {', '.join(held.policies)} changed" if held.policies else ""
-        text = f"{view.key} gets no {held.type} {held.name}{by}: {held.text.strip()}"
+        text = f"{state.key} gets no {held.type} {held.name}{by}: {held.text.strip()}"
         yield Check("proxies", "error", text, _hint(held))
 
 

@@ -27,6 +27,8 @@ from koguma.fleet.certificates import Certificates
 from koguma.fleet.fleet import Fleet
 from koguma.fleet.gate import ProxyGate
 from koguma.fleet.probing import HealthGate
+from koguma.fleet.proxy_view import proxy_json
+from koguma.fleet.shared_states import SharedStates
 from koguma.identity import certificate_facts
 from koguma.model import duration
 from koguma.model.errors import KogumaError
@@ -40,9 +42,6 @@ from koguma.runtime.settings import Settings
 from koguma.xds.server import XdsServer
 
 _STOP_SECONDS: Final = 2.0
-_TOKEN_ENDS_SECONDS: Final = 7 * 24 * 3600.0  # before a token's end, from when on a check warns
-_TOKEN_ENDS_SHARE: Final = 0.2  # of its life, where that is short
-_CHECKS_MAX: Final = 10
 _SWEEP_SECONDS: Final = 90.0  # Envoy looks for its control plane every half minute at least
 
 _log = structlog.get_logger("koguma.proxies")
@@ -61,6 +60,7 @@ class ProxyServices:
     ) -> None:
         self.ports: dict[str, int] = {}
         self.fleet: Fleet | None = None
+        self.states = SharedStates(context, clock)
         self._context = context
         self._engine = engine
         self._gate = ProxyGate(context, keys, clock, identity_from_token=settings.identity_from_token)
@@ -103,7 +103,7 @@ class ProxyServices:
             self._gate,
             self._certificates,
             encoder,
-            self._clock,
+            self.states,
             self._statuses.recount,
         )
         self._run("proxies", self.fleet.rounds.run)
@@ -176,7 +176,8 @@ class ProxyServices:
 
     def as_json(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
         """The state of each connected proxy, as the API returns it."""
-        return self.fleet.as_json(mesh) if self.fleet else iter(())
+        now = self._clock()
+        return (proxy_json(state, now) for state in self.states.connected(mesh))
 
     def refused_as_json(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
         """The proxies that were not let in, as the API returns them."""
@@ -195,9 +196,9 @@ class ProxyServices:
             yield from proxy_checks.of_proof(self.prover, has_proxies=bool(self._connected()))
         if self.fleet is not None:
             yield from self.fleet.refused_proxies.checks()
-            views = list(self.fleet.views())
-            yield from proxy_checks.of_proxies(views)
-            yield from proxy_checks.of_tokens(views, self._clock())
+        states = list(self.states.connected())
+        yield from proxy_checks.of_proxies(states)
+        yield from proxy_checks.of_tokens(states, self._clock())
 
     def gauges(self) -> Iterator[Gauge]:
         """Figures for the metrics page."""

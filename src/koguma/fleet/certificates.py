@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Final
 
 from koguma.fleet.mesh_cas import BUNDLES_MAX, MeshCas
+from koguma.fleet.proxy_state import CertificateState
 from koguma.identity.authority import CaProblem
 from koguma.identity.sds import ALL_TRUST, SdsSecret, SdsSecrets, TrustDomains, trust_domains, trust_name
 from koguma.model.kri import ALL_MESHES
@@ -123,6 +124,12 @@ class Certificates:
         rotated = self._rotated(mesh)
         self._drop_if_gone(mesh)
         return rotated
+
+    def states(self, key: Key) -> tuple[CertificateState, ...]:
+        """The certificates of a proxy and what it trusts, its own mesh first."""
+        meshes = (self._meshes.get(name) for name in self._meshes_with(key))
+        found = (mesh.state(key) for mesh in meshes if mesh is not None)
+        return tuple(state for state in found if state is not None)
 
     def changed(self) -> tuple[Key, ...]:
         """Proxies for which `of` has something new; each is returned once, until it is asked for.

@@ -5,13 +5,14 @@ At most one offer is pending for it, and the newest wins.
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from sys import intern
 from typing import Final, Protocol
 
 from koguma.envoy.snapshot import CLUSTER, EXTENSION, LISTENER, SECRET, Failure, Id, Snapshot, XdsResource
 from koguma.fleet.node_metadata import node_metadata_of, run_of
+from koguma.fleet.proxy_state import versions_of
 from koguma.identity.claims import DataplaneClaims, ZoneClaims
 from koguma.model.resource import Key, Resource
+from koguma.store.store import new_uid
 from koguma.xds.contract import ConnectRequest, Offer, ProxyStatus, Rejection
 
 _OFFERS_KEPT: Final = 4  # a NACK of an older offer cannot be attributed
@@ -23,6 +24,9 @@ class FleetEvents(Protocol):
     """What a connected proxy reports to the fleet."""
 
     clock: Callable[[], datetime]
+
+    def changed(self, proxy: "ConnectedProxy") -> None:
+        """What its state shows has changed. Called often, so it has to be cheap."""
 
     def secrets_acked(self, proxy: "ConnectedProxy", versions: Mapping[str, str]) -> None:
         """It has acknowledged certificates: versions by secret name."""
@@ -56,6 +60,7 @@ class ConnectedProxy:
 
     __slots__ = (
         "_acked_inbounds",
+        "_build_failure",
         "_events",
         "_has_old_secrets",
         "_is_offer_new",
@@ -65,9 +70,7 @@ class ConnectedProxy:
         "acked_snapshot",
         "admission",
         "behind_since",
-        "build_failure",
         "connected_at",
-        "envoy",
         "identities",
         "identity_tags",
         "is_delta",
@@ -80,6 +83,8 @@ class ConnectedProxy:
         "snapshot",
         "spiffe_ids",
         "status",
+        "subscription",
+        "versions",
     )
 
     def __init__(
@@ -97,15 +102,16 @@ class ConnectedProxy:
         self.identity_tags = identity_tags  # those that its certificate may name; None: all that it has
         self.proxy = proxy
         self.registered = registered
-        self.envoy = intern(request.version)
+        self.versions = versions_of(request.metadata, request.version)
         self.is_delta = request.is_delta
         self.node = node_metadata_of(request.metadata)
         self.run = run_of(request, proxy.labels)
+        self.subscription = new_uid()
         self.connected_at = events.clock()
         self.snapshot: Snapshot | None = None  # as compiled, without secrets
         self.spiffe_ids: tuple[str, ...] = ()
         self.identities: tuple[tuple[str, tuple[str, ...]], ...] = ()  # of a zone proxy, by mesh
-        self.build_failure: Failure | None = None  # why there is no newer configuration at all
+        self._build_failure: Failure | None = None
         self.status = ProxyStatus("connecting", 0, 0)
         self.behind_since: datetime | None = self.connected_at
         self.secrets_acked = _NO_VERSIONS  # by name
@@ -156,12 +162,24 @@ class ConnectedProxy:
         self._offers = (*self._offers[1 - _OFFERS_KEPT :], self._offer)
         self.behind_since = self.behind_since or self._events.clock()
         self._is_offer_new = True
+        self._events.changed(self)
         self._notify()
+
+    @property
+    def build_failure(self) -> Failure | None:
+        """Why there is no newer configuration at all."""
+        return self._build_failure
+
+    @build_failure.setter
+    def build_failure(self, failure: Failure | None) -> None:
+        if failure != self._build_failure:
+            self._build_failure = failure
+            self._events.changed(self)
 
     @property
     def failures(self) -> tuple[Failure, ...]:
         """What could not be built of its newest configuration; that is all of it where building raised."""
-        return (*self.offered.failures, *((self.build_failure,) if self.build_failure else ()))
+        return (*self.offered.failures, *((self._build_failure,) if self._build_failure else ()))
 
     @property
     def kept(self) -> frozenset[Id]:
@@ -204,6 +222,7 @@ class ConnectedProxy:
             self._has_old_secrets = self._has_old_secrets and not counts_again
             self.secrets_acked = secrets
             self._events.secrets_acked(self, secrets)
+        self._events.changed(self)
 
     def _has_inbounds(self) -> bool:
         """Whether it has acknowledged all that it needs to be called, whatever else it rejected."""

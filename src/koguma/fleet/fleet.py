@@ -5,8 +5,7 @@ Who is connected is in the `roster`; when something is compiled and pushed is de
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
@@ -14,24 +13,23 @@ import structlog
 from koguma.application.context import Context, mesh_key
 from koguma.application.live_engine import LiveEngine
 from koguma.envoy.encode import Encoder
-from koguma.fleet import proxy_view
 from koguma.fleet.certificates import Certificates
 from koguma.fleet.compiler import SnapshotCompiler
 from koguma.fleet.connected_proxy import ConnectedProxy
 from koguma.fleet.gate import ProxyGate, is_registered
+from koguma.fleet.local_states import LocalStates
 from koguma.fleet.node_metadata import run_of
 from koguma.fleet.offers import Offers
-from koguma.fleet.proxy_view import ProxyView
 from koguma.fleet.quarantine import Quarantine, held
 from koguma.fleet.refused_proxies import RefusedProxies
 from koguma.fleet.registration import RETRY_SECONDS, Registration, document
 from koguma.fleet.roster import Roster
 from koguma.fleet.rounds import PushRounds
+from koguma.fleet.shared_states import SharedStates
 from koguma.identity import proxy_types
 from koguma.identity.proxy_types import ProxyType
 from koguma.model.errors import BadRequest, Conflict, KogumaError, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
-from koguma.model.schema import Json
 from koguma.model.violation import Violation, cut
 from koguma.store.unavailable import log_unavailable
 from koguma.xds.contract import ConnectRequest
@@ -52,11 +50,11 @@ class Fleet:
         gate: ProxyGate,
         certificates: Certificates,
         encoder: Encoder,
-        clock: Callable[[], datetime],
+        states: SharedStates,
         on_change: Callable[[str], None] = lambda _mesh: None,
     ) -> None:
         self.context = context
-        self.clock = clock
+        self.clock = clock = states.clock
         self.gate = gate
         self.quarantine = Quarantine(context)
         self.quarantine.load()
@@ -75,6 +73,12 @@ class Fleet:
             certificates,
             clock,
         )
+        self._local = LocalStates(
+            context.about.instance_id, context.kinds, self.roster, self.quarantine, certificates, clock
+        )
+        self.quarantine.on_change = self._local.note
+        self.states = states
+        states.attach(self._local, lambda: self.rounds.revision)
         self._deregistrations: dict[Key, asyncio.Task[None]] = {}
         self._readiness_writes: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -150,13 +154,16 @@ class Fleet:
             deregistration.cancel()
         self.roster.add(proxy)
         self.rounds.join(proxy)
+        self._local.note_connected(proxy.key)
         self._on_change(proxy.key.mesh)
 
     async def disconnect(self, proxy: ConnectedProxy) -> None:
         """A stream has ended; what the proxy registered is removed after a while."""
-        if not self.roster.remove(proxy):
+        if not self.roster.is_current(proxy):
             return  # another stream of the same proxy has replaced it
         key = proxy.key
+        self._local.note_disconnected(proxy)
+        self.roster.remove(proxy)
         self._offers.forget(key)
         self._certificates.forget(key)
         self.rounds.leave(key)
@@ -184,6 +191,10 @@ class Fleet:
                 await self._registration.remove(resource)
 
     # What they acknowledge and reject.
+
+    def changed(self, proxy: ConnectedProxy) -> None:
+        """The state of a proxy has changed."""
+        self._local.note(proxy.key)
 
     def rejected(self, proxy: ConnectedProxy) -> None:
         """A proxy sent a NACK: from now on it is offered what it acknowledged last."""
@@ -226,22 +237,9 @@ class Fleet:
     # How they are.
 
     def n_by_state(self) -> Mapping[str, int]:
-        """How many proxies are in each state: as `views` shows them, without the cost of views."""
+        """How many proxies are in each state: as their states show them, without the cost of making these."""
         counts: Counter[str] = Counter()
         for key, proxy in self.roster.items():
             state = "behind" if proxy.status.state == "synced" and proxy.behind_since else proxy.status.state
             counts["nack" if self.quarantine.of(key) else state] += 1
         return counts
-
-    def views(self, mesh: str = "") -> Iterator[ProxyView]:
-        """The state of each connected proxy, in key order; of a mesh, with the zone proxies that serve it."""
-        state, revision = self.context.state, self.rounds.revision
-        for view in proxy_view.views(self.roster, self.quarantine, state, revision, self.clock()):
-            if view.key.mesh in (mesh, "") or not mesh:  # zone proxies serve all meshes
-                yield view
-
-    def as_json(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
-        """The state of each connected proxy, as the API returns it."""
-        for view in self.views(mesh):
-            identifier = self.roster[view.key].proxy.kri(self.context.kinds[view.key.kind].short)
-            yield proxy_view.proxy_json(view, str(identifier or ""), self.context.about.instance_id)

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
 
+from koguma.fleet.proxy_state import CertificateState
 from koguma.identity import mtls_backends, proxy_certificates, rotation
 from koguma.identity.authority import Authority, CaProblem
 from koguma.identity.certificates import UnusableCertificate
@@ -31,10 +32,28 @@ _NO_CAS: Final[frozenset[str]] = frozenset()  # shared: an empty frozenset takes
 _log = structlog.get_logger("koguma.certificates")
 
 
+class IssuedLeaf(NamedTuple):
+    """A certificate that a proxy was given."""
+
+    ca: str
+    expires_at: datetime
+    issued_at: datetime
+
+
 class _ProxySecrets:
     """A connected proxy: the secrets that it was given, and what it has acknowledged of them."""
 
-    __slots__ = ("generation", "is_announced", "leaf", "leaves", "renewal", "secrets", "trusts", "uris")
+    __slots__ = (
+        "generation",
+        "is_announced",
+        "leaf",
+        "leaves",
+        "n_issued",
+        "renewal",
+        "secrets",
+        "trusts",
+        "uris",
+    )
 
     def __init__(self) -> None:
         self.uris: tuple[str, ...] | None = ()  # None: it is of another mesh, and needs only the CAs
@@ -44,7 +63,8 @@ class _ProxySecrets:
         self.is_announced = False  # `changed` has returned it
         self.trusts = _NO_CAS
         self.leaf = ""  # the version that it has acknowledged
-        self.leaves: dict[str, tuple[str, datetime]] = {}  # it may present: CA, expiry, by version
+        self.leaves: dict[str, IssuedLeaf] = {}  # it may present, by version
+        self.n_issued = 0
 
 
 class MeshCas:
@@ -68,6 +88,7 @@ class MeshCas:
         self._n_trusting: Counter[str] = Counter()
         self._n_presenting: Counter[str] = Counter()
         self._logged: frozenset[CaProblem] = frozenset()
+        self._backend_names: dict[str, str] = {}  # of all CAs that were ever read, by id
 
     @property
     def is_on(self) -> bool:
@@ -111,6 +132,8 @@ class MeshCas:
             except (msgspec.ValidationError, AttributeError, TypeError):
                 # Until somebody writes it again, proxies keep their certificates; `koguma check` names it.
                 self._backends = was or MtlsBackends(resource)
+            named = ((ca.authority, name) for name, ca in self._backends.cas.items())
+            self._backend_names |= {authority.id: name for authority, name in named if authority is not None}
             if was is not None and was.lifetime != self._backends.lifetime:
                 self.generation += 1
 
@@ -215,9 +238,10 @@ class MeshCas:
         self, proxy: _ProxySecrets, version: str, ca: str, leaf: ProxyCertificate, now: datetime
     ) -> None:
         """Note that a proxy may present one more certificate, and none that have expired."""
-        for old in [old for old, (_, end) in proxy.leaves.items() if end <= now or old == version]:
-            self._n_presenting[proxy.leaves.pop(old)[0]] -= 1
-        proxy.leaves[version] = ca, leaf.not_after
+        for old in [old for old, each in proxy.leaves.items() if each.expires_at <= now or old == version]:
+            self._n_presenting[proxy.leaves.pop(old).ca] -= 1
+        proxy.leaves[version] = IssuedLeaf(ca, leaf.not_after, now)
+        proxy.n_issued += 1
         self._n_presenting[ca] += 1
 
     # What proxies acknowledge.
@@ -256,7 +280,24 @@ class MeshCas:
 
     def _drop_leaves(self, proxy: _ProxySecrets, versions: list[str]) -> None:
         for version in versions:
-            self._n_presenting[proxy.leaves.pop(version)[0]] -= 1
+            self._n_presenting[proxy.leaves.pop(version).ca] -= 1
+
+    def state(self, key: Key) -> CertificateState | None:
+        """The certificate of a proxy and what it trusts; None where it has nothing of this mesh."""
+        proxy = self._proxies.get(key)
+        if proxy is None or not self._is_on:
+            return None
+        leaf, names = proxy.leaves.get(proxy.leaf), self._backend_names
+        return CertificateState(
+            mesh=self.name,
+            expires_at=leaf.expires_at if leaf is not None else None,
+            issued_at=leaf.issued_at if leaf is not None else None,
+            n_issued=proxy.n_issued,
+            backend=names.get(leaf.ca, "") if leaf is not None else "",
+            backends=tuple(sorted(names.get(ca, "") for ca in proxy.trusts)),
+            trusts=tuple(sorted(proxy.trusts)),
+            presents=tuple(sorted({each.ca for each in proxy.leaves.values()})),
+        )
 
     # What is asked about all of them.
 
@@ -288,7 +329,7 @@ class MeshCas:
         if not any(self._n_presenting.values()):  # as in a mesh without mTLS
             return
         for key, proxy in self._proxies.items():
-            if proxy.leaf in proxy.leaves and proxy.leaves[proxy.leaf][1] > now:
+            if proxy.leaf in proxy.leaves and proxy.leaves[proxy.leaf].expires_at > now:
                 yield key
 
 

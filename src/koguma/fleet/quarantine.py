@@ -10,7 +10,7 @@ then (`retries`), and an ACK releases it too.
 import asyncio
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -125,6 +125,7 @@ class Quarantine:
         self._dirty: dict[Key, None] = {}
         self._reported: set[str] = set()  # policies whose status says that proxies reject them
         self._wake = asyncio.Event()
+        self.on_change: Callable[[Key], None] = lambda _proxy: None  # what is held for it is another
 
     def load(self) -> None:
         """Read what is stored."""
@@ -211,6 +212,7 @@ class Quarantine:
     def _mark_dirty(self, proxy: Key) -> None:
         self._dirty[proxy] = None
         self._wake.set()
+        self.on_change(proxy)
 
     async def run(self) -> None:
         """Store what changes, until cancelled."""
