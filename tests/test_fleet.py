@@ -17,7 +17,7 @@ from koguma.model.errors import Forbidden, Invalid, KogumaError, NotFound, Unaut
 from koguma.model.labels import REGISTERED_BY
 from koguma.model.resource import Key, Resource
 from koguma.store.contract import Put, Transaction
-from koguma.xds.contract import ProxyStatus, Rejection
+from koguma.xds.contract import ProxyStatus, Rejection, ResponseCount
 from tests.build import dataplane
 from tests.control_plane import LocalControlPlane
 from tests.kube_client import CORE, KubeClient, accepted
@@ -45,6 +45,18 @@ def test_a_proxy_brings_its_dataplane_and_is_offered_what_it_needs(plane):
     offer = plane.run(next_offer(connection))
     assert "kri_dp_default_default__web-1_10080" in offer.snapshot.of_type(LISTENER)
     assert offer.snapshot.failures == ()
+
+
+def test_a_state_has_the_numbers_of_responses_under_the_names_that_kuma_shows(plane):
+    connection = connect(plane, dataplane())
+    offer, states = plane.run(next_offer(connection)), plane.plane._proxies.states
+    assert (states.of(connection.key).responses, states.of(connection.key).responses_at) == ({}, None)
+    counts = {CLUSTER: ResponseCount(2, 1, 1), LISTENER: ResponseCount(1, 1), SECRET: ResponseCount(1, 1)}
+    report(plane, connection, ProxyStatus("synced", offer.revision, offer.revision, responses=counts))
+    state = states.of(connection.key)
+    shown = {"total": ResponseCount(4, 3, 1), "cds": counts[CLUSTER], "lds": counts[LISTENER]}
+    assert state.responses == shown
+    assert state.responses_at >= state.connected_at
 
 
 def test_connecting_again_writes_nothing(plane):

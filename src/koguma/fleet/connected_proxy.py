@@ -78,6 +78,7 @@ class ConnectedProxy:
         "node",
         "proxy",
         "registered",
+        "responses_at",
         "run",
         "secrets_acked",
         "snapshot",
@@ -113,6 +114,7 @@ class ConnectedProxy:
         self.identities: tuple[tuple[str, tuple[str, ...]], ...] = ()  # of a zone proxy, by mesh
         self._build_failure: Failure | None = None
         self.status = ProxyStatus("connecting", 0, 0)
+        self.responses_at: datetime | None = None  # when it last answered, or was sent, something
         self.behind_since: datetime | None = self.connected_at
         self.secrets_acked = _NO_VERSIONS  # by name
         self.acked_snapshot = Snapshot()  # the last one that it acknowledged completely
@@ -206,6 +208,7 @@ class ConnectedProxy:
         """Note how much the proxy has acknowledged, and report what that means to the fleet."""
         has_same_versions = status.acked_versions is self.status.acked_versions
         self.status = status
+        self.responses_at = self._events.clock()
         if status.state == "synced" and self._offer and status.acked >= self._offer.revision:
             self.behind_since = None
             self.acked_snapshot = self._offer.snapshot

@@ -11,7 +11,7 @@ import msgspec
 
 from koguma.fleet.certificates import Certificates
 from koguma.fleet.connected_proxy import ConnectedProxy
-from koguma.fleet.proxy_state import ProxyState, SyncState, TokenState
+from koguma.fleet.proxy_state import ProxyState, SyncState, TokenState, responses_of
 from koguma.fleet.quarantine import HeldResource, Quarantine
 from koguma.fleet.roster import Roster
 from koguma.model.kind import Kinds
@@ -96,6 +96,8 @@ class LocalStates:
             failures=connection.failures,
             kept=tuple(sorted(kept)),
             versions=connection.versions,
+            responses=responses_of(status.responses),
+            responses_at=connection.responses_at,
             certificates=self._certificates.states(key),
             token=TokenState(claims.iat, claims.exp),
             is_registered=connection.registered,

@@ -11,17 +11,18 @@ from typing import Final, Literal
 
 import msgspec
 
-from koguma.envoy.snapshot import Failure, Id
+from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, ROUTES, Failure, Id
 from koguma.fleet.quarantine import HeldResource
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 from koguma.model.violation import cut
-from koguma.xds.contract import Rejection
+from koguma.xds.contract import Rejection, ResponseCount
 
 SyncState = Literal["connecting", "synced", "behind", "nack"]
 
 TOTAL: Final = "total"  # of all types, among counts of responses by type
 _VERSION_MAX: Final = 200  # characters; proxies say themselves which version they are
+_SERVICES: Final = {"cds": CLUSTER, "eds": ENDPOINTS, "lds": LISTENER, "rds": ROUTES}  # that Kuma counts
 _NO_VERSIONS: Final[Mapping[str, str]] = {}
 
 
@@ -36,14 +37,6 @@ class ProxyVersions(msgspec.Struct, frozen=True, omit_defaults=True):
     envoy_build: str = ""
     is_envoy_compatible: bool = True  # with the agent, as this says itself
     dependencies: Mapping[str, str] = _NO_VERSIONS
-
-
-class ResponseCounts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many responses of one type a proxy was sent over one connection, and what it said to them."""
-
-    sent: int = 0
-    acknowledged: int = 0
-    rejected: int = 0
 
 
 class CertificateState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -90,7 +83,7 @@ class ProxyState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     kept: tuple[Id, ...] = ()  # resources that could not be built, of which it has an earlier version
     not_ready: tuple[str, ...] = ()  # a sentence for each inbound that takes no calls; never in a row
     versions: ProxyVersions = ProxyVersions()
-    responses: Mapping[str, ResponseCounts] = {}  # by type: cds, eds, lds, rds, total
+    responses: Mapping[str, ResponseCount] = {}  # by type: cds, eds, lds, rds, total
     responses_at: datetime | None = None  # when a response was last sent or answered
     certificates: tuple[CertificateState, ...] = ()  # its own mesh first
     token: TokenState | None = None
@@ -115,6 +108,18 @@ class ProxyState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         """Whether it has acknowledged a certificate of its mesh that is still valid."""
         certificate = self.certificate
         return certificate is not None and certificate.expires_at is not None and certificate.expires_at > now
+
+
+def responses_of(counts: Mapping[str, ResponseCount]) -> dict[str, ResponseCount]:
+    """Counts of responses under the names that Kuma shows, of all types together as `total`."""
+    if not counts:
+        return {}
+    total = ResponseCount(
+        sum(count.sent for count in counts.values()),
+        sum(count.acked for count in counts.values()),
+        sum(count.rejected for count in counts.values()),
+    )
+    return {TOTAL: total, **{name: counts[type_] for name, type_ in _SERVICES.items() if type_ in counts}}
 
 
 class InstanceState(msgspec.Struct, frozen=True, kw_only=True):

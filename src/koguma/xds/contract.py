@@ -53,7 +53,7 @@ class Rejection(msgspec.Struct, frozen=True):
     revision: int
 
 
-class ResponseCount(msgspec.Struct, frozen=True):
+class ResponseCount(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many responses of one type a proxy was sent on its stream, and how it answered them."""
 
     sent: int = 0
