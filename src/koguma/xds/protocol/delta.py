@@ -13,6 +13,7 @@ WILDCARD: Final = "*"
 # subscribes when it connects, to virtual hosts once it has routes whose hosts are sent apart.
 FIRST_TYPES: Final = frozenset({CLUSTER, LISTENER})
 WILDCARD_TYPES: Final = FIRST_TYPES | {VIRTUAL_HOST}
+WILDCARD_SUBSCRIPTIONS: Final[tuple[tuple[str, ...], ...]] = ((), (WILDCARD,))  # legacy and explicit
 
 
 class DeltaRequest(msgspec.Struct, frozen=True):

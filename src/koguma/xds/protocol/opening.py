@@ -10,7 +10,6 @@ proxy that holds nothing yet costs little until it is its turn to get responses.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from sys import intern
-from typing import Final
 
 import msgspec
 
@@ -24,9 +23,13 @@ from koguma.envoy.snapshot import (
     XdsResource,
     version_entry,
 )
-from koguma.xds.protocol.delta import FIRST_TYPES, WILDCARD, WILDCARD_TYPES, DeltaRequest
-
-_WILDCARD_SUBSCRIPTIONS: Final[tuple[tuple[str, ...], ...]] = ((), (WILDCARD,))  # legacy and explicit
+from koguma.xds.protocol.delta import (
+    FIRST_TYPES,
+    WILDCARD,
+    WILDCARD_SUBSCRIPTIONS,
+    WILDCARD_TYPES,
+    DeltaRequest,
+)
 
 
 class UnparsedVersions(Mapping[str, str]):
@@ -88,6 +91,11 @@ class OpeningState:
             yield msgspec.structs.replace(first.request, subscribe=subscribed), first.received_at
 
     @property
+    def has_versions(self) -> bool:
+        """Whether the proxy holds something from an earlier stream."""
+        return any(first.n_entries for first in self._requests.values())
+
+    @property
     def types(self) -> frozenset[str]:
         """The types that the proxy subscribed to."""
         return frozenset(self._requests)
@@ -137,7 +145,7 @@ def _is_first_subscription(request: DeltaRequest) -> bool:
     if request.nonce or request.error or request.unsubscribe:
         return False
     if request.type in WILDCARD_TYPES:
-        return request.subscribe in _WILDCARD_SUBSCRIPTIONS
+        return request.subscribe in WILDCARD_SUBSCRIPTIONS
     return bool(request.subscribe)
 
 

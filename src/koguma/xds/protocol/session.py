@@ -12,7 +12,8 @@ brings its successors, and waits only while one of them cannot be sent.
 A proxy that holds exactly what was offered, and subscribes to exactly that, is synced: what it holds is read
 from the offer, which it shares with others, and nothing is kept for it alone (`synced`). Most proxies are,
 most of the time. A new stream first sends its subscriptions with what it holds (`opening`), and is synced at
-once where that is all of the offer. All others are `tracked`, and the `planner` builds their responses.
+once where that is all of the offer. One that holds nothing gets its first configuration type by type
+(`first_sync`). All others are `tracked`, and the `planner` builds their responses.
 """
 
 from collections.abc import Mapping
@@ -21,10 +22,11 @@ from typing import Final, Literal
 
 from koguma.envoy.snapshot import ENDPOINTS, LISTENER, ROUTES, VIRTUAL_HOST, Snapshot
 from koguma.xds.contract import Offer, ProxyStatus, Rejection
-from koguma.xds.protocol import bundle_diff, planner, subscription, synced
+from koguma.xds.protocol import bundle_diff, first_sync, planner, subscription, synced
 from koguma.xds.protocol.acked_versions import AckedVersions
 from koguma.xds.protocol.bundle_diff import BundleDiff
 from koguma.xds.protocol.delta import DeltaRequest, DeltaResponse
+from koguma.xds.protocol.first_sync import FirstSyncState
 from koguma.xds.protocol.nack import rejections
 from koguma.xds.protocol.opening import OpeningState
 from koguma.xds.protocol.synced import SyncedState
@@ -43,7 +45,7 @@ class DeltaSession:
     __slots__ = ("_acked", "_newest", "_record", "_state", "_versions")
 
     def __init__(self, drain_seconds: float) -> None:
-        self._state: OpeningState | SyncedState | TrackedState = OpeningState()
+        self._state: OpeningState | FirstSyncState | SyncedState | TrackedState = OpeningState()
         self._record = StreamRecord(drain_seconds)
         self._newest: Offer | None = None
         self._acked: Offer | None = None  # the last one that was acknowledged completely
@@ -60,6 +62,9 @@ class DeltaSession:
         subscription.check_size(request)
         if isinstance(state, OpeningState) and self._receive_when_opening(state, request, now):
             return []
+        first = self._first_sync() if not request.initial_versions else None
+        if first is not None and first.receive(request):
+            return self._first_responses(first, now)
         tracked = self._tracked()
         tracked.receive(request, now)
         return self._responses(tracked, now)
@@ -71,6 +76,11 @@ class DeltaSession:
             return [self._send_diff(diff, offer)]
         if self.accept_if_held(offer):
             return []
+        if isinstance(self._state, OpeningState):
+            first = first_sync.begun(self._state, self._record, offer)
+            if first is not None:
+                self._newest = offer
+                return self._first_responses(first, now)
         tracked = self._tracked()
         self._newest = offer
         tracked.offer(offer)
@@ -97,6 +107,8 @@ class DeltaSession:
             state = TrackedState(self._record, states, self._newest)
         elif isinstance(state, OpeningState):
             state = self._replayed(state)
+        elif isinstance(state, FirstSyncState):
+            state = state.tracked()
         self._state = state
         return state
 
@@ -108,6 +120,22 @@ class DeltaSession:
             state = None if has_failures else synced.from_type_states(tracked.states, self._newest.snapshot)
             self._state = state or tracked
         return responses
+
+    # A proxy that gets its first configuration.
+
+    def _first_sync(self) -> FirstSyncState | None:
+        """The state of a proxy that gets its first configuration; None of any other."""
+        if isinstance(self._state, OpeningState) and self._newest is not None:
+            return first_sync.begun(self._state, self._record, self._newest)
+        return self._state if isinstance(self._state, FirstSyncState) else None
+
+    def _first_responses(self, first: FirstSyncState, now: float) -> list[DeltaResponse]:
+        self._state = first
+        if first.is_complete:
+            self._state, self._acked = synced.from_types(first.types), self._newest
+            return []
+        responses = first.responses()
+        return self._responses(self._tracked(), now) if not responses and first.is_stuck else responses
 
     # A stream that has only sent its first subscriptions.
 
@@ -136,7 +164,7 @@ class DeltaSession:
             return False
         self._state = opening
         if not missing:
-            self._state, self._acked = synced.from_opening(opening), offer
+            self._state, self._acked = synced.from_types(opening.types), offer
         return True
 
     def _replayed(self, opening: OpeningState) -> TrackedState:
@@ -164,7 +192,7 @@ class DeltaSession:
             before is None
             or before is not self._acked
             or offer.snapshot.failures
-            or isinstance(state, OpeningState)
+            or isinstance(state, OpeningState | FirstSyncState)
         ):
             return None
         diff = bundle_diff.content_diff(before.snapshot, offer.snapshot)
@@ -214,6 +242,8 @@ class DeltaSession:
             return state.states[type_].held
         if isinstance(state, OpeningState):
             return state.held(type_, self.snapshot)
+        if isinstance(state, FirstSyncState):
+            return state.held(type_)
         assert self._acked is not None
         return self._acked.snapshot.of_type(type_)
 

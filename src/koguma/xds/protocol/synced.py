@@ -12,7 +12,6 @@ import msgspec
 
 from koguma.envoy.snapshot import TYPES, Snapshot
 from koguma.xds.protocol.delta import WILDCARD_TYPES, DeltaRequest
-from koguma.xds.protocol.opening import OpeningState
 from koguma.xds.protocol.type_state import InFlightResponse, TypeState
 
 
@@ -38,9 +37,9 @@ def from_type_states(states: Mapping[str, TypeState], snapshot: Snapshot) -> Syn
     return _shared(frozenset(types), frozenset(type_ for type_, is_wildcard in types.items() if is_wildcard))
 
 
-def from_opening(opening: OpeningState) -> SyncedState:
-    """The state of a proxy that reconnected with all of a snapshot."""
-    return _shared(opening.types, opening.types & WILDCARD_TYPES)
+def from_types(types: frozenset[str]) -> SyncedState:
+    """The state of a proxy that holds all of a snapshot, and subscribes to these types as Envoy does."""
+    return _shared(types, types & WILDCARD_TYPES)
 
 
 @lru_cache(maxsize=1024)

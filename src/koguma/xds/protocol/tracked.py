@@ -180,7 +180,7 @@ class TrackedState:
         if was_unknown or before != resource.needs:
             if was_unknown or before:
                 self._dereference(set(before) - set(resource.needs), was_unknown=was_unknown, now=now)
-            self._expect_subscriptions(need for need in resource.needs if need not in before)
+            self.expect_subscriptions(need for need in resource.needs if need not in before)
 
     def _set_missing(self, state: TypeState, name: str, now: float) -> None:
         before, was_unknown = state.references(name), state.may_reference_anything(name)
@@ -197,7 +197,7 @@ class TrackedState:
         if was_unknown:
             self.record.removals.dereference_all(now)
 
-    def _expect_subscriptions(self, needs: Iterable[Id]) -> None:
+    def expect_subscriptions(self, needs: Iterable[Id]) -> None:
         """The proxy holds something that references these, so it will subscribe to them."""
         for type_, name in needs:
             if self.offered((type_, name)) is not None and not self.states[type_].is_subscribed(name):
@@ -278,7 +278,7 @@ class TrackedState:
         if name in state.version_only and offered is not None and state.held[name] == offered.version:
             state.held[name] = offered
             state.version_only.discard(name)
-            self._expect_subscriptions(offered.needs)
+            self.expect_subscriptions(offered.needs)
         nack = state.nacks.get(name)
         if nack is not None and _is_obsolete(nack, state.version(name), offered):
             del state.nacks[name]
