@@ -23,9 +23,9 @@ ADMIN_ADDRESS: Final = "127.0.0.1"
 
 _SOCKET_MODE: Final = 0o600
 
-# A KRI has six parts after its prefix, of which only the name may contain dots. So may what a MeshPassthrough
-# matches, in a name that ends with a port. Other names end at a dot.
-_KRI: Final = r"(?:kri(?:_[^_.]*){4}_[^_]*_[^_.]*)"
+# The name in a KRI may contain dots. So may what a MeshPassthrough matches, in a name that ends with a port.
+# Other names end at a dot.
+_KRI: Final = names.KRI_PATTERN
 _PASSED: Final = r"(?:meshpassthrough_[^_.]+_.+_(?:[0-9]+|\*))"
 _NAME: Final = rf"({_KRI}|{_PASSED}|[^.]+)"
 _ADDRESS: Final = r"\[[_a-fA-F0-9]*\]_[0-9]*|[^.]+(?:\.[0-9]+){3}_[0-9]+|[^.]+"

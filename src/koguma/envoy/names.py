@@ -19,6 +19,9 @@ DYNAMIC_CONFIG: Final = "_kuma_dynamicconfig"
 METRICS: Final = "_kuma_metrics"
 GATEWAY_LISTENERS: Final = "gateway.listeners"  # the runtime layer with limits of a gateway, as in Kuma
 
+# A KRI in the name of a stat: six parts after its prefix, of which only the name may contain dots.
+KRI_PATTERN: Final = r"(?:kri(?:_[^_.]*){4}_[^_]*_[^_.]*)"
+
 # In the agent's directory: the socket on which it serves metrics, and the certificate for scraping.
 METRICS_SOCKET: Final = "kuma-metrics.sock"
 METRICS_CERTIFICATE: Final = "kuma-metrics-cert.pem"

@@ -110,14 +110,18 @@ def _sections(db: Db, key: Key, selector: _ServiceSelector) -> tuple[str, ...]:
 @question
 def of_service(db: Db, service: Key, section: str) -> tuple[Endpoint, ...]:
     """The endpoints of one port of a MeshService, sorted."""
-    target, number = _target_ports(db, service).get(section, (None, 0))
     addresses = (
-        _endpoint(key, inbound)
-        for key, sections in selected(db, service)
-        for inbound in _target_inbounds(_inbounds(db, key), sections, target, number)
-        if inbound.is_ready
+        _endpoint(key, inbound) for key, inbound in targets(db, service, section) if inbound.is_ready
     )
     return tuple(sorted(each for each in addresses if each is not None))
+
+
+def targets(db: Db, service: Key, section: str) -> Iterator[tuple[Key, InboundNetworking]]:
+    """The inbounds to which one port of a MeshService leads, each with its proxy, ready or not."""
+    target, number = _target_ports(db, service).get(section, (None, 0))
+    for key, sections in selected(db, service):
+        for inbound in _target_inbounds(_inbounds(db, key), sections, target, number):
+            yield key, inbound
 
 
 def _target_inbounds(
