@@ -64,7 +64,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     proxy: DataplaneProxy
     envoy: envoy.EnvoySettings
-    address: str
+    addresses: tuple[str, ...]  # of control planes of one store
     token: Callable[[], Redacted | None]
     ca_file: str = ""
     workdir: str = ""
@@ -88,7 +88,7 @@ class Agent:
         self._options = options = msgspec.structs.replace(options, proxy=proxy)
         self._report_line = report
         self._token = TokenSource(options.token)
-        self._plane = ControlPlaneClient(options.address, options.ca_file, self._token)
+        self._plane = ControlPlaneClient(options.addresses, options.ca_file, self._token)
         self._readiness = Readiness()
         self._observability = Observability(options.envoy.binary, options.metrics_certificate)
         self._dns: DnsServer | None = None
@@ -237,7 +237,11 @@ class Agent:
         while True:
             try:
                 return await bootstrap.fetch(
-                    plane, lambda: bootstrap.request(proxy, parameters, plane.ca(), plane.token()), self._warn
+                    plane,
+                    lambda address: bootstrap.request(
+                        proxy, parameters, plane.ca(), plane.token(), plane.others(address)
+                    ),
+                    self._warn,
                 )
             except ControlPlaneDenied as denied:
                 if not self._is_registered or denied.http_status not in _ABOUT_TOKEN:
@@ -321,7 +325,7 @@ class Agent:
             "instance": self._instance,
         }
         try:
-            await self._plane.post("/deregister", body, _DEREGISTER_SECONDS)
+            await self._plane.post("/deregister", lambda _address: body, _DEREGISTER_SECONDS)
         except (ControlPlaneUnavailable, ControlPlaneDenied) as error:
             _log.warning("could not deregister; the control plane will notice by itself", why=str(error))
 
