@@ -11,6 +11,7 @@ from postgres import Server
 from koguma.runtime import logs
 from tests.control_plane import LocalControlPlane
 from tests.error_lines import ERRORS, unexpected
+from tests.pgbouncer import PgBouncer
 
 # `make test` tries the same examples every time, so that a change is judged by itself; `make soak` looks for
 # new ones, and for many more.
@@ -52,6 +53,15 @@ def postgres() -> Iterator[Server]:
     server.start()
     yield server
     server.remove()
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres) -> Iterator[PgBouncer]:
+    """A PgBouncer in transaction mode in front of that PostgreSQL."""
+    pooler = PgBouncer(postgres.host)
+    pooler.start()
+    yield pooler
+    pooler.remove()
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,10 @@
-"""Programs of Debian that tests use: those of this machine, else out of Debian's package, without root."""
+"""Programs of Debian that tests use: those of this machine, else out of Debian's packages, without root.
 
+Packages are downloaded once, and unpacked into the user's cache; nothing is installed.
+"""
+
+import fcntl
+import os
 import shutil
 import subprocess
 import tempfile
@@ -9,19 +14,35 @@ from pathlib import Path
 
 @cache
 def program(name: str, package: str) -> str:
-    """The path of a program; its package is unpacked for this run where the machine has none."""
-    found = shutil.which(name)
-    return found or str(next(_unpacked(package).glob(f"**/bin/{name}")))
+    """The path of a program; its package is unpacked where the machine has none."""
+    return shutil.which(name) or str(next(unpacked(package).glob(f"**/*bin/{name}")))
 
 
-def _unpacked(package: str) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix=f"debian-{package}-"))
-    _run("apt-get", "download", package, cwd=folder)
-    (archive,) = folder.glob("*.deb")
-    _run("dpkg-deb", "-x", str(archive), str(folder), cwd=folder)
+@cache
+def unpacked(*packages: str) -> Path:
+    """A folder with what is in the packages, and in no other one that they need."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "koguma-tests"
+    home.mkdir(parents=True, exist_ok=True)
+    folder = home / f"debian-{packages[0]}"
+    with (home / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another test run may be at it
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=home) as made:
+                _unpack(packages, Path(made))
+                (Path(made) / "files").rename(folder)
     return folder
 
 
-def _run(*command: str, cwd: Path) -> None:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def _unpack(packages: tuple[str, ...], folder: Path) -> None:
+    download = ("apt-get", "download", "-q", *packages)
+    if _run(*download, cwd=folder).returncode:  # the lists may be empty, or too old
+        _run("apt-get", "update", "-q", cwd=folder)
+        done = _run(*download, cwd=folder)
+        assert done.returncode == 0, done.stderr
+    for archive in folder.glob("*.deb"):
+        done = _run("dpkg-deb", "-x", str(archive), str(folder / "files"), cwd=folder)
+        assert done.returncode == 0, done.stderr
+
+
+def _run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=100)

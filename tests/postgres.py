@@ -90,7 +90,7 @@ class Server:
     def remove(self) -> None:
         """Stop, if it runs, and delete everything."""
         if self._process:
-            self.stop()
+            self.stop(at_once=True)
         shutil.rmtree(self.folder)
 
     def database(self) -> str:
@@ -173,7 +173,9 @@ class Server:
 
     def _copy(self, primary: "Server") -> None:
         """Begin as a copy of a running server, and follow it."""
-        self._run("pg_basebackup", "-D", str(self._data), "-R", "-d", primary._url("postgres"), "-c", "fast")
+        self._run(
+            "pg_basebackup", "-D", str(self._data), "-R", "-d", primary._url("postgres"), "-c", "fast", "-N"
+        )
 
     def _initdb(self) -> None:
         where = ("-D", str(self._data), "-U", "tester", "--auth=trust")

@@ -6,11 +6,12 @@ import pytest
 from store_cases import Clock, MemoryBackend, PostgresBackend, SqliteBackend
 
 from koguma.store import Store
+from tests.pgbouncer import PgBouncer
 
 Opened = Callable[..., Awaitable[Store]]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "pgbouncer"])
 def backend(request, tmp_path):
     match request.param:
         case "memory":
@@ -20,8 +21,24 @@ def backend(request, tmp_path):
         case _:
             server = request.getfixturevalue("postgres")
             url = server.database()
-            yield PostgresBackend(server, url)
+            pooler = request.getfixturevalue("pgbouncer") if request.param == "pgbouncer" else None
+            yield PostgresBackend(server, url, pooler)
             server.drop(url)
+
+
+@pytest.fixture
+def pooler(request):
+    """Starts poolers in front of a server, by default the one of this run."""
+    poolers: list[PgBouncer] = []
+
+    def start(*args, **more) -> PgBouncer:
+        poolers.append(PgBouncer(*args or (request.getfixturevalue("postgres").host,), **more))
+        poolers[-1].start()
+        return poolers[-1]
+
+    yield start
+    for each in poolers:
+        each.remove()
 
 
 @pytest.fixture

@@ -74,16 +74,17 @@ class SqliteBackend:
 
 
 class PostgresBackend:
-    """One PostgreSQL database."""
+    """One PostgreSQL database, which logs reach directly or through a pooler."""
 
-    def __init__(self, server, url: str) -> None:
+    def __init__(self, server, url: str, pooler=None) -> None:
         self.server = server
         self.url = url
+        self.store_url = pooler.in_front_of(url) if pooler else url
 
     def log(self, sealing: Sealing = PLAIN) -> Log:
         from koguma.store.postgres import PostgresLog
 
-        return PostgresLog(self.url, sealing)
+        return PostgresLog(self.store_url, sealing)
 
     def bodies(self) -> list[bytes]:
         rows = self.server.fetch("SELECT body FROM changes ORDER BY revision", self.url)

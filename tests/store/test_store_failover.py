@@ -88,9 +88,15 @@ async def until(condition) -> None:
 
 
 @pytest.mark.slow
-async def test_no_acknowledged_write_is_lost_or_doubled_when_the_primary_dies(primary, standby, opened):
+@pytest.mark.parametrize("is_pooled", [False, True], ids=["direct", "pooled"])
+async def test_no_acknowledged_write_is_lost_or_doubled_when_the_primary_dies(
+    primary, standby, opened, url, pooler, is_pooled
+):
     primary.wait_for_standbys(needed=True)
-    stores = [await opened(), await opened()]
+    if is_pooled:
+        for server in (primary, standby):
+            url = url.replace(server.host, pooler(server.host).host)
+    stores = [await opened(url), await opened(url)]
     clients = [Client(store, f"{index}-{n}") for index, store in enumerate(stores) for n in range(4)]
     running = [asyncio.create_task(client.run()) for client in clients]
     await until(lambda: all(len(client.acknowledged) > 20 for client in clients))
@@ -109,7 +115,7 @@ async def test_no_acknowledged_write_is_lost_or_doubled_when_the_primary_dies(pr
     assert contents(stores[0]) == contents(stores[1])
     acknowledged = [name for client in clients for name in client.acknowledged]
     assert set(acknowledged) <= set(names(stores[0]))
-    fresh = await opened()
+    fresh = await opened(url)
     assert contents(fresh) == contents(stores[0])
     changes = await fresh.log.since(0)
     assert [change.revision for change in changes] == list(range(1, fresh.state.revision + 1))
@@ -154,6 +160,27 @@ async def test_a_standby_that_lacked_writes_is_read_from_the_start(primary, stan
     assert names(store) == ["kept", "new-0", "new-1", "new-2"]
     with pytest.raises(Conflict):
         await store.write(puts(make_resource("new-0"), expect=1))
+    await store.write(puts(make_resource("last")))
+    await until(lambda: contents(store) == contents(other))
+
+
+@pytest.mark.slow
+async def test_another_history_behind_the_same_pooler_is_noticed(primary, standby, opened, url, pooler):
+    """The connections to the pooler stay, so that no new connection gives a reason to look."""
+    bouncer = pooler(primary.host)
+    store = await opened(bouncer.in_front_of(url))
+    await store.write(puts(make_resource("kept")))
+    on_standby = url_of(url, standby)
+    await until(lambda: standby.fetch("SELECT to_regclass('counter')", on_standby)[0][0])
+    await until(lambda: standby.fetch("SELECT revision FROM counter", on_standby)[0][0] == 1)
+    standby.promote()
+    other = await opened(on_standby)
+    for number in range(3):
+        await store.write(puts(make_resource(f"lost-{number}")))
+        await other.write(puts(make_resource(f"new-{number}")))
+    bouncer.lead_to(standby.host)
+    await until(lambda: contents(store) == contents(other))
+    assert names(store) == ["kept", "new-0", "new-1", "new-2"]
     await store.write(puts(make_resource("last")))
     await until(lambda: contents(store) == contents(other))
 

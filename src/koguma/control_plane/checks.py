@@ -78,8 +78,8 @@ class HealthChecks:
         if store.full:
             return Check("store", "error", f"{where}: {store.full}", "reads and proxies go on meanwhile")
         text = f"{where}: revision {store.state.revision}, history from {store.state.compacted}"
-        summary = self._sealing.summary
-        return Check("store", "ok", f"{text}; {summary}" if summary else text)
+        summaries = filter(None, (text, store.log.connection_summary, self._sealing.summary))
+        return Check("store", "ok", "; ".join(summaries))
 
     def _schema(self) -> Iterator[Check]:
         dialect = {"sqlite": "sqlite", "postgresql": "postgres", "postgres": "postgres"}.get(

@@ -47,6 +47,10 @@ class Log(Protocol):
 
     shared: bool  # other processes may write to it, too
 
+    @property
+    def connection_summary(self) -> str:
+        """What is special about the way to it, for `koguma check`; empty where nothing is."""
+
     async def open(self) -> None:
         """Connect, and migrate the tables to the newest schema."""
 

@@ -20,6 +20,8 @@ from koguma.store.sealing import PLAIN, PREFIX_CHARACTERS, Sealing
 class MemoryLog:
     """Rows in a dict. Nothing here waits, so every method is atomic."""
 
+    connection_summary = ""
+
     def __init__(self, *, shared: bool = False, sealing: Sealing = PLAIN) -> None:
         self._sealing = sealing
         self.shared = shared

@@ -9,7 +9,8 @@ import asyncio
 from contextlib import suppress
 
 from koguma.store.contract import new_id
-from koguma.store.postgres_hosts import Connection, connect
+from koguma.store.postgres_hosts import connect
+from koguma.store.postgres_pooling import Connection, is_pooled
 
 CHANNEL = "koguma_changes"
 SEND_SECONDS_MIN = 0.005  # between two of them, so that a flood of writes is not doubled
@@ -57,6 +58,8 @@ class Notifications:
             with suppress(Exception):  # without notifications, polling goes on
                 db = await connect(self._url)
                 try:
+                    if is_pooled(db):
+                        return  # behind a pooler nobody can listen; polling goes on
                     await self._listen(db)
                 finally:
                     db.terminate()

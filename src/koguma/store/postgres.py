@@ -19,15 +19,16 @@ import structlog
 from koguma.model.errors import Unavailable
 from koguma.model.redacted import masked_url
 from koguma.model.resource import Key, Resource
-from koguma.store import migrate, row
+from koguma.store import migrate, postgres_history, row
 from koguma.store.contract import Change, Op, StoreUnusable, Unreadable, rfc3339
 from koguma.store.log import LogLost, LogSnapshot, RowsAfter, log_replaced, too_old
 from koguma.store.notifications import Notifications
 from koguma.store.postgres_appends import Appends
-from koguma.store.postgres_connection import PostgresConnection
+from koguma.store.postgres_connection import PostgresConnection, StaleConnection
 from koguma.store.postgres_history import KnownHistory
-from koguma.store.postgres_hosts import Connection, one_line
-from koguma.store.row import Opened, Row
+from koguma.store.postgres_hosts import one_line
+from koguma.store.postgres_pooling import Connection
+from koguma.store.row import Row
 from koguma.store.sealing import PLAIN, PREFIX_CHARACTERS, Sealing
 
 _log = structlog.get_logger("koguma.store")
@@ -50,8 +51,10 @@ def _rows(first: int) -> str:
 
 # The statements are put together from fixed names; values are always parameters.
 # ruff: noqa: S608
+# The revision to append to must be the newest one and, where it is known ($3), of the same transaction.
 _SWAP_REVISION = (
-    "UPDATE counter SET revision = $2 WHERE id = 1 AND revision = $1 RETURNING revision AS newest"
+    "UPDATE counter SET revision = $2 WHERE id = 1 AND revision = $1 AND NOT EXISTS (SELECT 1 FROM changes"
+    " WHERE changes.revision = $1 AND transaction_id <> $3) RETURNING revision AS newest"
 )
 _INSERT_CHANGES = f"INSERT INTO changes ({_COLUMNS}) SELECT {_COLUMNS} FROM rows"
 _INSERT_CURRENT = (
@@ -64,12 +67,12 @@ _SAME_KEY = " AND ".join(f"current.{name} = rows.{name}" for name in _KEY.split(
 
 # The common case: a batch that only puts, or only deletes, in one statement.
 _APPEND_PUTS = f"""
-WITH swap AS ({_SWAP_REVISION}), {_rows(3)}, logged AS ({_INSERT_CHANGES}, swap),
+WITH swap AS ({_SWAP_REVISION}), {_rows(4)}, logged AS ({_INSERT_CHANGES}, swap),
 stored AS ({_INSERT_CURRENT}, swap WHERE is_last {_ON_CONFLICT})
 SELECT newest FROM swap
 """
 _APPEND_DELETES = f"""
-WITH swap AS ({_SWAP_REVISION}), {_rows(3)}, logged AS ({_INSERT_CHANGES}, swap),
+WITH swap AS ({_SWAP_REVISION}), {_rows(4)}, logged AS ({_INSERT_CHANGES}, swap),
 removed AS (DELETE FROM current USING rows, swap WHERE {_SAME_KEY})
 SELECT newest FROM swap
 """
@@ -92,7 +95,8 @@ SELECT p.revision, c.transaction_id, c.time, c.author, c.reason, c.op, p.kind, p
 p.name, p.core_name, c.body FROM current p LEFT JOIN changes c ON c.revision = p.revision
 """
 _SINCE = f"""
-SELECT {_COLUMNS}, compacted FROM (SELECT compacted FROM counter WHERE id = 1) k LEFT JOIN
+SELECT {_COLUMNS}, compacted, newest, known FROM (SELECT compacted, revision AS newest, (SELECT transaction_id
+FROM changes WHERE changes.revision = $3) AS known FROM counter WHERE id = 1) k LEFT JOIN
 (SELECT {_COLUMNS} FROM changes WHERE revision > $1 ORDER BY revision LIMIT $2) c ON TRUE ORDER BY revision
 """
 _SELECT = f"SELECT {_COLUMNS} FROM changes"
@@ -121,7 +125,7 @@ class PostgresLog:
         self._reader = PostgresConnection(url)
         self._notifications = Notifications(url)
         self._known = KnownHistory()
-        self._appends = Appends(url, self._known)
+        self._appends = Appends(url)
 
     def __repr__(self) -> str:
         return f"PostgresLog({masked_url(self._url)!r})"
@@ -181,8 +185,7 @@ class PostgresLog:
         """The changes after a revision, oldest first."""
         await self._appends.settle()
         async with self._reader.use() as db:
-            await self._known.check(db)
-            changes = await _since(db, revision, limit, self._sealing.opened)
+            changes = await self._since(db, revision, limit)
         self._follow(changes)
         return changes
 
@@ -192,9 +195,15 @@ class PostgresLog:
 
     async def append(self, expected: int, rows: Sequence[Row]) -> bool:
         """Append rows, if `expected` is the newest revision."""
+        with suppress(StaleConnection):  # nothing was sent
+            return await self._append_once(expected, rows)
+        return await self._append_once(expected, rows)
+
+    async def _append_once(self, expected: int, rows: Sequence[Row]) -> bool:
         async with self._appends.use() as db:
             try:
-                is_appended = await _append(db, expected, self._sealing.sealed(rows))
+                known = self._known.transaction_at(expected)
+                is_appended = await _append(db, expected, known, self._sealing.sealed(rows))
             except asyncpg.TransactionRollbackError:  # known not to have happened
                 return False
         if is_appended:
@@ -205,10 +214,10 @@ class PostgresLog:
         """Lock the row of the counter, so that nobody else writes between reading and appending."""
         async with self._appends.use() as db, db.transaction():
             await db.fetchval(_LOCK)
-            changes = await _since(db, after, None, self._sealing.opened)
+            changes = await self._since(db, after)
             rows = rows_after(changes)
             sealed = self._sealing.sealed(rows)
-            if sealed and not await _append_in_transaction(db, sealed[0].revision - 1, sealed):
+            if sealed and not await _append_in_transaction(db, sealed[0].revision - 1, None, sealed):
                 raise log_replaced(after)
         self._follow(changes)
         self._appended(rows)
@@ -257,47 +266,57 @@ class PostgresLog:
         """Return after a notification, but never later than the next poll is due."""
         await self._notifications.wait(min(timeout, POLL_SECONDS))
 
+    @property
+    def connection_summary(self) -> str:
+        """Whether other control planes are followed by notifications or by polling alone."""
+        every = f"{POLL_SECONDS:g} s"
+        return f"behind a connection pooler: polled every {every}" if self._reader.is_pooled else ""
+
     async def ping(self) -> None:
         """Run a trivial query."""
         async with self._reader.use() as db:
             await db.fetchval("SELECT 1")
+
+    async def _since(self, db: Connection, revision: int, limit: int | None = None) -> list[Change]:
+        """Read page by page, so that no statement takes long; a page that is not full is the last."""
+        if limit is not None:
+            return await self._page(db, revision, limit)
+        changes: list[Change] = []
+        while len(page := await self._page(db, revision, _PAGE)) == _PAGE:
+            changes += page
+            revision = page[-1].revision
+        return changes + page
+
+    async def _page(self, db: Connection, revision: int, limit: int) -> list[Change]:
+        known = self._known.newest
+        records = [tuple(record) for record in await db.fetch(_SINCE, revision, limit, known[0])]
+        *_, compacted, newest, transaction = records[0]
+        postgres_history.check(known, newest, transaction)
+        if revision < compacted:
+            raise too_old(revision, compacted)
+        opened = self._sealing.opened
+        return [row.decoded(values[:-3], opened) for values in records if values[0] is not None]
 
     async def _changes(self, query: str, *values: Any) -> list[Change]:
         async with self._reader.use() as db:
             return [row.decoded(stored, self._sealing.opened) for stored in await db.fetch(query, *values)]
 
 
-async def _since(db: Connection, revision: int, limit: int | None, opened: Opened) -> list[Change]:
-    """Read page by page, so that no statement takes long; a page that is not full is the last."""
-    if limit is not None:
-        return await _page(db, revision, limit, opened)
-    changes: list[Change] = []
-    while len(page := await _page(db, revision, _PAGE, opened)) == _PAGE:
-        changes += page
-        revision = page[-1].revision
-    return changes + page
-
-
-async def _page(db: Connection, revision: int, limit: int, opened: Opened) -> list[Change]:
-    records = await db.fetch(_SINCE, revision, limit)
-    compacted = records[0]["compacted"]
-    if revision < compacted:
-        raise too_old(revision, compacted)
-    return [row.decoded(values[:-1], opened) for values in map(tuple, records) if values[0] is not None]
-
-
-async def _append(db: Connection, expected: int, rows: Sequence[Row]) -> bool:
+async def _append(db: Connection, expected: int, known: str | None, rows: Sequence[Row]) -> bool:
     n_deletes = sum(each.op == _DELETE for each in rows)
     if n_deletes in (0, len(rows)):
         statement = _APPEND_DELETES if n_deletes else _APPEND_PUTS
         with suppress(asyncpg.UniqueViolationError):  # a core name moves to another object
-            return await db.fetchval(statement, expected, rows[-1].revision, *_arrays(rows)) is not None
+            values = (expected, rows[-1].revision, known, *_arrays(rows))
+            return await db.fetchval(statement, *values) is not None
     async with db.transaction():
-        return await _append_in_transaction(db, expected, rows)
+        return await _append_in_transaction(db, expected, known, rows)
 
 
-async def _append_in_transaction(db: Connection, expected: int, rows: Sequence[Row]) -> bool:
-    if await db.fetchval(_SWAP_REVISION, expected, rows[-1].revision) is None:
+async def _append_in_transaction(
+    db: Connection, expected: int, known: str | None, rows: Sequence[Row]
+) -> bool:
+    if await db.fetchval(_SWAP_REVISION, expected, rows[-1].revision, known) is None:
         return False
     arrays = _arrays(rows)
     for statement in _APPEND_STATEMENTS:

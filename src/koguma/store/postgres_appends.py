@@ -13,8 +13,7 @@ import asyncpg
 
 from koguma.store.log import LogFull, LogLost, LogUnreachable
 from koguma.store.postgres_connection import PostgresConnection
-from koguma.store.postgres_history import KnownHistory
-from koguma.store.postgres_hosts import Connection
+from koguma.store.postgres_pooling import Connection
 
 _COMMIT: Final = "UPDATE counter SET revision = revision WHERE id = 1"
 
@@ -22,9 +21,8 @@ _COMMIT: Final = "UPDATE counter SET revision = revision WHERE id = 1"
 class Appends:
     """The connection for appends."""
 
-    def __init__(self, url: str, known: KnownHistory) -> None:
+    def __init__(self, url: str) -> None:
         self._connection = PostgresConnection(url)
-        self._known = known
         self._is_in_doubt = False
 
     @asynccontextmanager
@@ -32,7 +30,6 @@ class Appends:
         """The connection, exclusively; LogLost also where standbys may not have what was committed."""
         try:
             async with self._connection.use() as db:
-                await self._known.check(db)
                 with _warnings_of(db) as warnings:
                     yield db
                 _believe(warnings)

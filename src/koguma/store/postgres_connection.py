@@ -1,6 +1,6 @@
 """PostgresConnection: one connection to PostgreSQL, opened when needed and again after it broke.
 
-Passwords stay in this module: the messages and errors it returns show the address without them.
+The messages and errors it returns show the address without its password.
 """
 
 import asyncio
@@ -11,7 +11,8 @@ import asyncpg
 
 from koguma.model.redacted import masked_url
 from koguma.store.log import LogFull, LogLost, LogUnreachable
-from koguma.store.postgres_hosts import LOST, Connection, connect, one_line
+from koguma.store.postgres_hosts import LOST, connect, one_line
+from koguma.store.postgres_pooling import Connection, NoServer, is_pooled
 
 
 def _disk_full(url: str, error: asyncpg.DiskFullError) -> str:
@@ -19,6 +20,10 @@ def _disk_full(url: str, error: asyncpg.DiskFullError) -> str:
         f"the disk of the database {masked_url(url)} is full ({error}); make room there. Deletes need some"
         " too, and a shorter --history removes old revisions"
     )
+
+
+class StaleConnection(LogUnreachable):
+    """A connection that the other side had given up; a new one may do."""
 
 
 class PostgresConnection:
@@ -33,8 +38,10 @@ class PostgresConnection:
     async def use(self) -> AsyncIterator[Connection]:
         """The connection, exclusively; LogLost if it breaks, and the next use opens a new one."""
         async with self._lock:
-            if self._connection is None or self._connection.is_closed():
+            is_new = self._connection is None or self._connection.is_closed()
+            if is_new:
                 self._connection = await self._connected()
+            assert self._connection is not None
             try:
                 yield self._connection
             except asyncpg.DiskFullError as error:  # an error of one statement, which did not happen
@@ -42,11 +49,20 @@ class PostgresConnection:
             except asyncpg.ReadOnlySQLTransactionError as error:  # it was the primary once; nothing happened
                 self.drop()
                 raise LogUnreachable(f"the database takes no writes, as a standby does ({error})") from error
+            except NoServer as error:
+                is_stale = self._connection.is_closed() and not is_new
+                self.drop()
+                raise (StaleConnection if is_stale else LogUnreachable)(str(error)) from error
             except LOST as error:
                 if isinstance(error, ValueError):  # asyncpg's check of arguments: a bug of ours
                     raise
                 self.drop()
                 raise LogLost(one_line(error)) from error
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether there is a pooler between, as far as known."""
+        return is_pooled(self._connection)
 
     async def _connected(self) -> Connection:
         try:

@@ -4,32 +4,18 @@ One of them takes writes (the primary), the others are standbys. All are asked a
 gone delays nothing, and a standby is used as soon as it has become the primary. Where the address says
 `target_session_attrs` itself, a host with these is used instead.
 
-Passwords stay in this module and in `postgres_connection`: errors name hosts alone.
+Passwords stay in this module and in `postgres_pooling`: errors name hosts alone.
 """
 
 import asyncio
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final
 
 import asyncpg
-from asyncpg.connect_utils import SessionAttribute
 
-from koguma.model.redacted import masked_url
-from koguma.store.contract import StoreUnusable
+from koguma.store.postgres_pooling import Connection, ended_on_error, opened
 
-if TYPE_CHECKING:
-    Connection: TypeAlias = asyncpg.Connection[asyncpg.Record]
-else:
-    Connection = asyncpg.Connection
-
-CONNECT_SECONDS = 3.0
-COMMAND_SECONDS = 5.0
-SERVER_SETTINGS: Final = {
-    "application_name": "koguma",
-    "statement_timeout": "5000",
-    "idle_in_transaction_session_timeout": "5000",
-}
 _ADDRESS: Final = re.compile(r"(?P<before>\w+://(?:[^/?]*@)?)(?P<hosts>[^/?]*)(?P<after>.*)", re.DOTALL)
 
 # The server disconnected, is shutting down or lacks resources: the statement may or may not have happened.
@@ -43,6 +29,10 @@ LOST: Final = (
     asyncpg.InsufficientResourcesError,
     asyncpg.TransactionRollbackError,
 )
+
+
+class ReadOnlyHost(ConnectionError):
+    """A host answers, and is not the primary."""
 
 
 def one_line(error: BaseException) -> str:
@@ -63,12 +53,9 @@ async def connect(url: str) -> Connection:
     """A new connection; where the address names several hosts, to one that takes writes."""
     by_host = addresses(url)
     if len(by_host) == 1:
-        return await _connect(url)
-    is_chosen = "target_session_attrs=" in url
-    attempts = {
-        host: asyncio.ensure_future(_connect(address, None if is_chosen else SessionAttribute.read_write))
-        for host, address in by_host.items()
-    }
+        return await opened(url)
+    connected = opened if "target_session_attrs=" in url else _writable
+    attempts = {host: asyncio.ensure_future(connected(address)) for host, address in by_host.items()}
     chosen: Connection | None = None
     try:
         chosen = await _first(attempts)
@@ -81,21 +68,16 @@ async def connect(url: str) -> Connection:
                 ended.terminate()
 
 
-async def _connect(url: str, target: SessionAttribute | None = None) -> Connection:
-    """A connection to one host. An error about the address does not quote it."""
-    try:
-        return await asyncpg.connect(
-            url,
-            timeout=CONNECT_SECONDS,
-            command_timeout=COMMAND_SECONDS,
-            server_settings=SERVER_SETTINGS,
-            target_session_attrs=target,
-        )
-    except ValueError:  # asyncpg quotes parts of the address, and a part may be the password
-        raise StoreUnusable(
-            f"{masked_url(url)} cannot be read as an address; write postgresql://user:password@host:port/database,"
-            " with %XX for special characters in the password"
-        ) from None
+async def _writable(address: str) -> Connection:
+    """A connection to one host, if that takes writes."""
+    db = await opened(address)
+    async with ended_on_error(db):
+        async with db.transaction():
+            statement = await db.prepare("SHOW transaction_read_only", name="")
+            is_read_only = await statement.fetchval() == "on"
+        if is_read_only:
+            raise ReadOnlyHost("takes no writes, as a standby does")
+    return db
 
 
 async def _first(attempts: Mapping[str, "asyncio.Task[Connection]"]) -> Connection:
@@ -114,6 +96,6 @@ async def _first(attempts: Mapping[str, "asyncio.Task[Connection]"]) -> Connecti
 
 
 def _reason(error: BaseException | None) -> str:
-    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
-        return "takes no writes, as a standby does"
+    if isinstance(error, ReadOnlyHost | asyncpg.TargetServerAttributeNotMatched):
+        return str(error)
     return one_line(error) if error is not None else ""

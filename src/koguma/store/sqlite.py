@@ -62,6 +62,7 @@ class SqliteLog:
     """A log in the file at `path`."""
 
     shared = False
+    connection_summary = ""
 
     def __init__(
         self, path: str | Path, reserve_bytes: int = RESERVE_BYTES, sealing: Sealing = PLAIN
