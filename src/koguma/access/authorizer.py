@@ -15,7 +15,7 @@ import msgspec
 from koguma.access.user import ADMIN_GROUP, ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED, User
 from koguma.kube import namespaced_names, rbac
 from koguma.kube.rbac import Grant, RbacObjects
-from koguma.kube.rbac_defaults import DISCOVERY_PATHS, PUBLIC_PATHS, SELF_REVIEWS
+from koguma.kube.rbac_defaults import DISCOVERY_PATHS, PROXY_FIGURES, PUBLIC_PATHS, SELF_REVIEWS
 from koguma.model import forms
 from koguma.model.access import ANY, REST_GROUP, Attempt, Binding, Role, Rule
 from koguma.model.control_plane_info import ControlPlaneInfo
@@ -63,14 +63,15 @@ def builtin_roles(kinds: Kinds) -> tuple[Role, ...]:
     open_kinds = tuple(kind.plural for kind in kinds if not kind.admin_only)
     edited = tuple(kind.plural for kind in kinds if not (kind.admin_only or kind.admin_written))
     read = Rule(verbs=READ_VERBS, resources=open_kinds)
+    figures = Rule(verbs=("get",), resources=PROXY_FIGURES)
     pages = Rule(verbs=("get",), paths=("/config", "/metrics"))
     about_oneself = tuple(
         Rule(verbs=("create",), groups=(group,), resources=resources) for group, resources in SELF_REVIEWS
     )
     return (
         Role(name="admin", rules=rbac.EVERYTHING),
-        Role(name="view", rules=(read, pages)),
-        Role(name="edit", rules=(read, pages, Rule(verbs=WRITE_VERBS, resources=edited))),
+        Role(name="view", rules=(read, figures, pages)),
+        Role(name="edit", rules=(read, figures, pages, Rule(verbs=WRITE_VERBS, resources=edited))),
         Role(name="discovery", rules=(Rule(verbs=("get",), paths=DISCOVERY_PATHS), *about_oneself)),
         Role(name=_PUBLIC, rules=(Rule(verbs=("get",), paths=PUBLIC_PATHS),)),
     )

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -48,8 +48,6 @@ from koguma.model.schema import Json
 from koguma.model.violation import Violation, cut
 from koguma.store.contract import Transaction
 
-PORTS_PATH: Final = "/ports"  # where agents of proxies that may move learn the port of xDS
-
 BODY_BYTES_MAX: Final = 256 * 1024
 BODY_BYTES_MAX_UNAUTHENTICATED: Final = 32 * 1024  # where the token is not valid
 BODY_SECONDS_MAX: Final = 10.0
@@ -59,6 +57,8 @@ _BYTES_ON_LOOP: Final = 4 * 1024  # parsing YAML of this length takes a few mill
 _HOST_MAX: Final = 300
 _UNPROCESSABLE: Final = 422
 _TEXT: Final = "text/plain"
+
+ProxyPage = Callable[[Call], Awaitable[web.StreamResponse]]
 
 _Read = TypeVar("_Read")
 
@@ -78,7 +78,7 @@ class _ProxyNotFound(NotFound):
 
 
 class BootstrapServer:
-    """Handlers of `/bootstrap`, `/deregister` and `/ports`; `handle` is for an HttpServer of its own."""
+    """Handlers of `POST /bootstrap` and `POST /deregister`; `handle` is for an HttpServer of its own."""
 
     def __init__(  # noqa: PLR0913 - all of it is known only where the ports are opened
         self,
@@ -91,10 +91,12 @@ class BootstrapServer:
         *,
         xds_host: str = "",
         refused: RefusedProxies | None = None,
+        pages: Mapping[str, ProxyPage] | None = None,
     ) -> None:
         """`ca` is PEM, empty where unknown; `sans` are the names in the certificate of the xDS port.
 
-        Proxies reach xDS at the host of this request, unless `xds_host` names another.
+        Proxies reach xDS at the host of this request, unless `xds_host` names another. `pages` are more
+        paths of this port, which read their bodies themselves.
         """
         self._context = context
         self._gate = gate
@@ -103,6 +105,7 @@ class BootstrapServer:
         self._sans = tuple(sorted(certificate_facts.normalized_host(name) for name in sans))
         self._xds_host = xds_host
         self._refused = RefusedProxies(clock) if refused is None else refused
+        self._pages = pages or {}
         self._handlers = {"/bootstrap": self._bootstrap, "/deregister": self._deregister}
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -120,6 +123,8 @@ class BootstrapServer:
             _log.exception("request of a proxy failed", request=number, path=request.path[:200])
             message = f"Internal Server Error; the log of the control plane has more under {number}"
             response = _error_response(request, KogumaError(message), message)
+        if response.prepared:  # a channel that has ended, or an answer that was streamed
+            return response
         response.headers.update({"Koguma-Request-Id": number, "Server": "koguma"})
         _log.info(
             "proxy answered",
@@ -132,9 +137,10 @@ class BootstrapServer:
         )
         return response
 
-    async def _answer(self, call: Call) -> web.Response:
-        if call.request.path == PORTS_PATH and call.request.method == "GET":
-            return answer(msgspec.json.encode({"xds": self._xds_port()}))
+    async def _answer(self, call: Call) -> web.StreamResponse:
+        page = self._pages.get(call.request.path)
+        if page is not None:
+            return await page(call)
         handler = self._handlers.get(call.request.path)
         if handler is None:
             raise NotFound(f"there is nothing at {call.request.path[:200]}; proxies POST to /bootstrap")
@@ -249,17 +255,15 @@ class BootstrapServer:
             metadata=bootstrap_request.metadata(request, proxy.spec, document),
         )
         variant = (proxy.spec.get("envoy") or {}).get("xdsTransportProtocolVariant")
-        ca, host, port = self._authority(request), self._host(call), self._xds_port()
+        ca = self._authority(request)
         server = AdsServer(
-            host=host,
-            port=port,
+            host=self._host(call),
+            port=self._xds_port(),
             token=Redacted(token),
             ca=ca,
             ca_path="" if ca else request.system_ca_path,
             delta=variant != "GRPC",
             token_file=bootstrap_request.token_file(request),
-            others=bootstrap_request.other_control_planes(request, port),
-            may_move=bootstrap_request.may_move(request, host),
         )
         is_ours = network.is_own_agent(request.features)
         config = bootstrap.bootstrap(

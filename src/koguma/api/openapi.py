@@ -100,7 +100,7 @@ def _paths(kinds: Kinds) -> dict[str, Json]:
     """The operations of each path, with the query parameters of `parameters.table`."""
     descriptions = openapi_system.paths()
     for kind in kinds:
-        descriptions |= {**_kind_paths(kind), **_inspect_paths(kind)}
+        descriptions |= {**_kind_paths(kind), **_inspect_paths(kind), **_envoy_paths(kind)}
     described: dict[str, Json] = {}
     for path, declared in parameters.table(kinds).items():
         described[path] = descriptions[path]
@@ -280,6 +280,20 @@ _OF_EGRESS: Final = {
     "_config": ("inspectEgressConfig", "xds", "What the egress's Envoy is to have, by type and name."),
     "_policies": ("inspectEgressPolicies", "services", "What acts on the egress, by external service."),
 }
+
+
+def _envoy_paths(kind: Kind) -> dict[str, Json]:
+    """What the Envoy of a proxy shows."""
+    in_mesh = [_MESH] if kind.is_mesh_scoped else []
+    base = f"/meshes/{{mesh}}/{kind.path}" if in_mesh else f"/{kind.path}"
+    return {
+        f"{base}/{{name}}/{path}": {
+            "parameters": [*in_mesh, _NAME],
+            "get": openapi_system.envoy_page(kind.name, path),
+        }
+        for path in parameters.OF_ENVOY
+        if path in parameters.below(kind)
+    }
 
 
 def _inspect_paths(kind: Kind) -> dict[str, Json]:

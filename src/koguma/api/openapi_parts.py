@@ -16,7 +16,9 @@ _ERROR_WORDS: Final = {
     412: "If-Match or If-None-Match does not hold.",
     413: "The body is too large.",
     415: "The content type is not read here.",
-    503: "The store does not answer; try again.",
+    501: "The proxy's agent cannot do that.",
+    502: "The proxy gave no usable answer.",
+    503: "The store, or the proxy that was asked for, does not answer; try again.",
 }
 
 

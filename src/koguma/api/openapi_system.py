@@ -124,3 +124,25 @@ _APPLY_BODY: Final[Json] = {
     },
     "additionalProperties": False,
 }
+
+
+_ENVOY_PAGES: Final = {
+    "xds": "The configuration that the Envoy of the proxy has, as its config dump; secrets are masked.",
+    "stats": "The figures of the Envoy of the proxy.",
+    "clusters": "The clusters of the Envoy of the proxy, with the state of each endpoint.",
+}
+
+
+def envoy_page(kind: str, page: str) -> Json:
+    """A page of the admin interface of a proxy's Envoy."""
+    bodies = content({"type": "object"})
+    if page != "xds":
+        bodies |= content({"type": "string"}, "text/plain")
+    return {
+        "operationId": f"envoy{page.capitalize()}{kind}",
+        "tags": ["Inspect"],
+        "responses": {
+            "200": {"description": _ENVOY_PAGES[page], "content": bodies},
+            **errors(400, 401, 403, 404, 501, 502, 503),
+        },
+    }

@@ -110,6 +110,13 @@ STATE: Final = QueryParameter(
     "Only proxies in that state.",
     {"type": "string", "enum": ["connecting", "synced", "behind", "nack"]},
 )
+INCLUDE_EDS: Final = QueryParameter("include_eds", "Also the endpoints of clusters.", _FLAG)
+USED_ONLY: Final = QueryParameter(
+    "usedonly", "Without figures that were never changed.", {**_FLAG, "default": "true"}
+)
+PAGE_FORMAT: Final = QueryParameter(
+    "format", "The form of the answer.", {"type": "string", "enum": ["text", "json"], "default": "text"}
+)
 AFTER: Final = QueryParameter("after", "Go on there: the `next` of the answer before.")
 PRUNE: Final = QueryParameter("prune", "Delete what the backup does not have.", _FLAG)
 
@@ -163,6 +170,12 @@ SYSTEM: Final[Mapping[str, PlainPath]] = {
 _VIEW: Final = PlainPath({"GET": _ignored(ORIGINS)})
 SELECTED: Final = PlainPath({"GET": _ignored(SIZE, OFFSET, NAME)})
 UNPAGED: Final = PlainPath({"GET": _ignored()})
+# What the Envoy of a proxy shows.
+OF_ENVOY: Final[Mapping[str, PlainPath]] = {
+    "xds": PlainPath({"GET": _ignored(INCLUDE_EDS)}),
+    "stats": PlainPath({"GET": _ignored(USED_ONLY, PAGE_FORMAT)}),
+    "clusters": PlainPath({"GET": _ignored(PAGE_FORMAT)}),
+}
 # What stands below a Dataplane.
 OF_PROXY: Final[Mapping[str, PlainPath]] = {
     "_rules": _VIEW,
@@ -173,9 +186,10 @@ OF_PROXY: Final[Mapping[str, PlainPath]] = {
     "_outbounds/{kri}/_policies": _VIEW,
     "_outbounds/{kri}/_routes": _VIEW,
     "_outbounds/{kri}/_routes/{route}/_policies": _VIEW,
+    **OF_ENVOY,
 }
 # What stands below a ZoneEgress.
-OF_EGRESS: Final[Mapping[str, PlainPath]] = {"_config": UNPAGED, "_policies": _VIEW}
+OF_EGRESS: Final[Mapping[str, PlainPath]] = {"_config": UNPAGED, "_policies": _VIEW, **OF_ENVOY}
 _HOSTS: Final = ("MeshService", "MeshExternalService", "MeshMultiZoneService")
 
 
@@ -195,6 +209,8 @@ def below(kind: Kind) -> Mapping[str, PlainPath]:
         return OF_PROXY
     if kind.name == EGRESS.kind:
         return OF_EGRESS
+    if kind.name == "ZoneIngress":
+        return OF_ENVOY
     paths: dict[str, PlainPath] = {}
     if kind.policy is not None:
         # `-resources` is what Kuma's own command line asks for; the last is older than both.

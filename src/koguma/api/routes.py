@@ -1,6 +1,6 @@
 """Routes: which path leads to which handlers."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 from aiohttp import web
@@ -10,6 +10,7 @@ from koguma.api.apply import Apply
 from koguma.api.backup import Backup
 from koguma.api.call import Call
 from koguma.api.dispatch import Handler, HttpEndpoint, Route, RouteMatch
+from koguma.api.envoy_views import EnvoyPages
 from koguma.api.inspect import Inspect
 from koguma.api.parameters import PlainPath
 from koguma.api.plain import PlainObjects
@@ -19,7 +20,7 @@ from koguma.api.system import System
 from koguma.api.tokens import TokenIssuer
 from koguma.api.watch import Watches
 from koguma.api.zone_proxies import ZoneProxies
-from koguma.identity.proxy_types import EGRESS
+from koguma.identity.proxy_types import EGRESS, SIDECAR
 from koguma.model.kind import Kind, Kinds
 
 _ITEM_TITLES = {
@@ -29,6 +30,7 @@ _ITEM_TITLES = {
     "PATCH": "Could not process a resource",
     "DELETE": "Could not delete a resource",
 }
+_ZONE_PROXIES = ("ZoneIngress", EGRESS.kind)
 _LIST_TITLES = {"GET": "Could not retrieve resources", "HEAD": "Could not retrieve resources"}
 
 
@@ -130,9 +132,18 @@ def objects(kinds: Kinds, handlers: PlainObjects, watches: Watches) -> Route:
     return route
 
 
-def inspect(kinds: Kinds, handlers: Inspect, proxies: Proxies, zone_proxies: ZoneProxies) -> Route:
+def inspect(
+    kinds: Kinds, handlers: Inspect, proxies: Proxies, zone_proxies: ZoneProxies, pages: EnvoyPages
+) -> Route:
     """Paths below a Dataplane, a zone proxy, a policy or a service."""
+    of_envoy: dict[str, Callable[..., Awaitable[web.StreamResponse]]] = {
+        "xds": pages.xds,
+        "stats": pages.stats,
+        "clusters": pages.clusters,
+    }
+    sidecar = kinds[SIDECAR.kind]
     of_proxy: dict[str, Handler] = {
+        **{path: _of_kind(handler, sidecar) for path, handler in of_envoy.items()},
         "_rules": handlers.rules,
         "_policies": handlers.policies,
         "_layout": handlers.layout,
@@ -159,23 +170,29 @@ def inspect(kinds: Kinds, handlers: Inspect, proxies: Proxies, zone_proxies: Zon
     below = {
         (kind.name, path): _inspected(of_object[path], declared)
         for kind in kinds
-        if kind.name not in ("Dataplane", EGRESS.kind)
+        if kind.name not in ("Dataplane", *_ZONE_PROXIES)
         for path, declared in parameters.below(kind).items()
     }
 
-    of_egress: dict[str, Handler] = {"_config": zone_proxies.config, "_policies": zone_proxies.policies}
-    below_egress = {
-        path: _inspected(of_egress[path], declared) for path, declared in parameters.OF_EGRESS.items()
+    of_egress: dict[str, Handler] = {
+        "_config": zone_proxies.config,
+        "_policies": zone_proxies.policies,
+        **{path: _of_zone(handler) for path, handler in of_envoy.items()},
+    }
+    below_zone_proxy = {
+        (name, path): _inspected(of_egress[path], declared)
+        for name in _ZONE_PROXIES
+        for path, declared in parameters.below(kinds[name]).items()
     }
 
     def route(segments: tuple[str, ...]) -> RouteMatch | None:
         match segments:
             case ("meshes", mesh, path, name, _, *_):
                 kind, rest = kinds.by_path.get(path), segments[4:]
-            case (path, name, word) if word in below_egress:
+            case (path, name, word):
                 kind = kinds.by_path.get(path)
-                is_egress = kind is not None and kind.name == EGRESS.kind
-                return (below_egress[word], (kind, name)) if is_egress else None
+                endpoint = below_zone_proxy.get((kind.name, word)) if kind is not None else None
+                return (endpoint, (kind, name)) if endpoint else None
             case _:
                 return None
         if kind is not None and kind.name == "Dataplane":
@@ -185,6 +202,24 @@ def inspect(kinds: Kinds, handlers: Inspect, proxies: Proxies, zone_proxies: Zon
         return (endpoint, (kind, mesh, name)) if endpoint else None
 
     return route
+
+
+def _of_kind(handler: Callable[..., Awaitable[web.StreamResponse]], kind: Kind) -> Handler:
+    """A handler for proxies of a mesh, whose kind is known."""
+
+    async def handle(call: Call, mesh: str, name: str) -> web.StreamResponse:
+        return await handler(call, kind, mesh, name)
+
+    return handle
+
+
+def _of_zone(handler: Callable[..., Awaitable[web.StreamResponse]]) -> Handler:
+    """A handler for zone proxies, which are in no mesh."""
+
+    async def handle(call: Call, kind: Kind, name: str) -> web.StreamResponse:
+        return await handler(call, kind, "", name)
+
+    return handle
 
 
 def _inspected(handler: Handler, path: PlainPath) -> HttpEndpoint:

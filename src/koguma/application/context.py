@@ -92,21 +92,25 @@ class Context(msgspec.Struct, frozen=True):
         kind: Kind,
         mesh: str = "",
         name: str = "",
+        subresource: str = "",
     ) -> None:
-        """Raise Forbidden unless the user may do this to objects of a kind.
+        """Raise Forbidden unless the user may do this to objects of a kind, or to a subresource of them.
 
         Rules of a namespace apply to the namespace where the object is. For an object that does not exist it
         is the one in its name, so that whoever may read there gets a 404 and not a 403.
         """
         stored = self.state.named(kind.name, mesh, name) if name else None
         namespace = namespace_of(kind, self.control_plane, mesh, stored) if name else ""
-        if self.access.allows_on(user, verb, kind.plural, name, mesh, namespace):
+        if not subresource and self.access.allows_on(user, verb, kind.plural, name, mesh, namespace):
+            return  # most requests
+        attempt = Attempt(verb, kind.plural, name, mesh, namespace=namespace, subresource=subresource)
+        if subresource and self.access.allows(user, attempt):
             return
         _, dot, suffix = name.rpartition(".")
         may_be_there = bool(dot) and stored is None and kind.namespaced
-        if may_be_there and self.access.allows_on(user, verb, kind.plural, name, mesh, suffix):
+        if may_be_there and self.access.allows(user, msgspec.structs.replace(attempt, namespace=suffix)):
             return
-        self.refuse(user, kind, Attempt(verb, kind.plural, name, mesh, namespace=namespace))
+        self.refuse(user, kind, attempt)
 
     def check_any_write(self, user: User, kind: Kind, mesh: str, name: str) -> None:
         """Raise Forbidden where no rule lets the user write any object of a kind: then no body is read."""

@@ -24,6 +24,7 @@ from koguma.api.authn import Authenticator
 from koguma.api.backup import Backup
 from koguma.api.call import Call, answer
 from koguma.api.dispatch import Dispatch
+from koguma.api.envoy_views import EnvoyPages
 from koguma.api.health import Checks, Health
 from koguma.api.inspect import Inspect
 from koguma.api.kube.account_tokens import AccountTokens
@@ -299,7 +300,13 @@ class ControlPlane:
         authenticator = Authenticator(verifier.user, self.settings.localhost_is_admin)
         variable = (
             routes.objects(self.kinds, objects, watches),
-            routes.inspect(self.kinds, Inspect(context), proxies, ZoneProxies(context)),
+            routes.inspect(
+                self.kinds,
+                Inspect(context),
+                proxies,
+                ZoneProxies(context),
+                EnvoyPages(context, lambda: self._proxies.views if self._proxies else None),
+            ),
             *kube.routes,
         )
         return Dispatch(

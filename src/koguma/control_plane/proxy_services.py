@@ -13,6 +13,7 @@ from typing import Any, Final
 import structlog
 
 from koguma.access.token_keys import TokenKeys
+from koguma.api.admin_channel_server import AdminChannelServer
 from koguma.api.bootstrap_server import BootstrapServer
 from koguma.api.server import HttpServer
 from koguma.application.context import Context
@@ -21,9 +22,11 @@ from koguma.control_plane import proxy_checks
 from koguma.control_plane.metrics import Gauge
 from koguma.control_plane.server_certificate import ServerIdentity
 from koguma.core import vips
-from koguma.envoy import schema
+from koguma.envoy import admin_channel, schema
 from koguma.envoy.encode import Encoder
+from koguma.fleet.admin_channels import AdminChannels
 from koguma.fleet.certificates import Certificates
+from koguma.fleet.envoy_views import EnvoyViews
 from koguma.fleet.fleet import Fleet
 from koguma.fleet.gate import ProxyGate
 from koguma.fleet.probing import HealthGate
@@ -75,6 +78,8 @@ class ProxyServices:
             settings.virtual_ipv6_cidr,
         )
         self._statuses = StatusWriter(context, clock, self._connected, self._certificates.certified, ranges)
+        self._channels = AdminChannels(context.background)
+        self.views: EnvoyViews | None = None
         self._xds: XdsServer | None = None
         self._http: HttpServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -112,6 +117,8 @@ class ProxyServices:
         if not self._settings.store_url.startswith("postgres"):
             fleet = self.fleet
             self._run("sweep of proxies", lambda: fleet.sweep(_SWEEP_SECONDS), may_end=True)
+        self.views = EnvoyViews(self.fleet.roster, self._channels, self._context.background)
+        self._run("review of admin channels", self._channels.review)
         self._xds = XdsServer(self.fleet, known, time.monotonic, hds_gate=self.hds_gate)
         self._run("review of proxies' tokens", self._xds.review)
         door = BootstrapServer(
@@ -122,6 +129,7 @@ class ProxyServices:
             identity.ca,
             certificate_facts.names(identity.certificate),
             refused=self.fleet.refused_proxies,
+            pages={admin_channel.PATH: AdminChannelServer(self._context, self._gate, self._channels).serve},
         )
         self._http = HttpServer(door.handle)
         await self._http.start()
@@ -166,6 +174,7 @@ class ProxyServices:
         """Send proxies away without deregistering them, then stop."""
         if self.fleet is not None:
             await self.fleet.stop()
+        await self._channels.stop()
         if self._http is not None:
             await self._http.stop()
         if self._xds is not None:

@@ -1,6 +1,6 @@
 """Bootstrap: the request of a proxy for its bootstrap, and the Envoy bootstrap in the response.
 
-The request is Kuma's (`/bootstrap`). Control planes that cannot be reached are asked again until one answers;
+The request is Kuma's (`/bootstrap`). A control plane that cannot be reached is asked again until it answers;
 one that refuses is not.
 """
 
@@ -10,20 +10,16 @@ import binascii
 import json
 import platform
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
 import structlog
 
 from koguma import __version__
-from koguma.dp.control_plane import (
-    ControlPlaneClient,
-    ControlPlaneDenied,
-    ControlPlaneUnavailable,
-    OtherControlPlane,
-)
+from koguma.dp.control_plane import ControlPlaneClient, ControlPlaneDenied, ControlPlaneUnavailable
 from koguma.dp.dataplane import DataplaneProxy
+from koguma.envoy import admin_channel
 from koguma.model.redacted import Redacted
 from koguma.model.schema import Json
 
@@ -74,7 +70,7 @@ class BootstrapParameters(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def features(self) -> list[str]:
         """The optional features of this agent, in Kuma's words and ours."""
-        features = [READINESS_SOCKET, ACCESS_LOG_PIPE, TOKEN_FILE]
+        features = [READINESS_SOCKET, ACCESS_LOG_PIPE, TOKEN_FILE, admin_channel.FEATURE]
         features += [EMBEDDED_DNS] if self.dns_port else []
         features += [DATA_SOURCES] if self.allows_data_sources else []
         return features + ([BIND_OUTBOUNDS] if self.bind_outbounds else [])
@@ -87,19 +83,14 @@ def read_version(text: str) -> EnvoyBuild | None:
 
 
 def request(
-    proxy: DataplaneProxy,
-    setup: BootstrapParameters,
-    ca: str,
-    token: Redacted | None,
-    others: Sequence[OtherControlPlane] = (),
+    proxy: DataplaneProxy, setup: BootstrapParameters, ca: str, token: Redacted | None
 ) -> dict[str, Json]:
-    """The body of the request; `others` are the control planes that are not the one that is asked."""
+    """The body of the request."""
     optional: dict[str, Json] = {
         "dataplaneToken": token.reveal() if token else "",
         "dataplaneResource": json.dumps(proxy.resource) if proxy.resource else "",
         "dnsPort": setup.dns_port,
         "readinessPort": setup.readiness_port,
-        "controlPlanes": [{"host": host, **({"xdsPort": port} if port else {})} for host, port in others],
     }
     return {
         "mesh": proxy.mesh,
@@ -146,26 +137,22 @@ def warnings(answer: Json) -> tuple[str, ...]:
 
 
 async def fetch(
-    plane: ControlPlaneClient, body: Callable[[str], Json], warn: Callable[[str], None] = lambda _text: None
+    plane: ControlPlaneClient, body: Callable[[], Json], warn: Callable[[str], None] = lambda _text: None
 ) -> Redacted:
-    """Get the bootstrap, however long no control plane answers; each reason is logged once.
-
-    `body` is the request to the control plane at an address.
-    """
+    """Get the bootstrap, however long the control plane is unavailable; each reason is logged once."""
     logged = ""
     for pause in delays(*_RETRY_SECONDS):
-        await plane.learn_ports()
         try:
-            answer = await plane.post("/bootstrap", body)
+            answer = await plane.post("/bootstrap", body())
             bootstrap = content(answer)
         except ControlPlaneUnavailable as unavailable:
             if str(unavailable) != logged:
                 logged = str(unavailable)
-                _log.warning("waiting for the control plane", address=plane.shown, why=logged)
+                _log.warning("waiting for the control plane", address=plane.address, why=logged)
             await asyncio.sleep(pause)
         else:
             if logged:
-                _log.info("the control plane answers", address=plane.shown)
+                _log.info("the control plane answers", address=plane.address)
             for text in warnings(answer):
                 warn(text)
             return bootstrap

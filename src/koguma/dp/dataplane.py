@@ -95,6 +95,15 @@ class DataplaneProxy(msgspec.Struct, frozen=True):
         own_labels = {**(self.resource.get("labels") or {}), labels.INSTANCE: instance}
         return msgspec.structs.replace(self, resource={**self.resource, "labels": own_labels})
 
+    def parameters(self, instance: str) -> dict[str, str]:
+        """What names it, and this run of it, in requests to the control plane."""
+        return {
+            "mesh": self.mesh,
+            "name": self.name,
+            "proxyType": self.type.word,
+            "instance": instance,
+        }
+
     @property
     def accepts_traffic(self) -> bool:
         """Whether other proxies may send requests to it, as far as its Dataplane is known here."""

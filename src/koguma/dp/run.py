@@ -31,6 +31,7 @@ from koguma.dp import (
     workdir,
 )
 from koguma.dp.admin import Admin
+from koguma.dp.admin_channel import AdminChannelClient
 from koguma.dp.bootstrap import BootstrapParameters, EnvoyBuild
 from koguma.dp.control_plane import ControlPlaneClient, ControlPlaneDenied, ControlPlaneUnavailable
 from koguma.dp.dataplane import DataplaneProxy
@@ -64,7 +65,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     proxy: DataplaneProxy
     envoy: envoy.EnvoySettings
-    addresses: tuple[str, ...]  # of control planes of one store
+    address: str
     token: Callable[[], Redacted | None]
     ca_file: str = ""
     workdir: str = ""
@@ -88,7 +89,8 @@ class Agent:
         self._options = options = msgspec.structs.replace(options, proxy=proxy)
         self._report_line = report
         self._token = TokenSource(options.token)
-        self._plane = ControlPlaneClient(options.addresses, options.ca_file, self._token)
+        self._plane = ControlPlaneClient(options.address, options.ca_file, self._token)
+        self._channel = AdminChannelClient(self._plane, proxy.parameters(self._instance), self._token.masked)
         self._readiness = Readiness()
         self._observability = Observability(options.envoy.binary, options.metrics_certificate)
         self._dns: DnsServer | None = None
@@ -97,7 +99,7 @@ class Agent:
         self._warned: set[str] = set()
         self._version = EnvoyBuild()
         self._process: EnvoyProcess | None = None
-        self._is_registered = False  # whether the control plane has given us a bootstrap
+        self._registered = asyncio.Event()  # the control plane has given us a bootstrap
         self._was_ready = False
         self._background = Background()
         self._stopping = asyncio.Event()
@@ -171,6 +173,8 @@ class Agent:
         tasks = [asyncio.create_task(self._supervise(directory), name="Envoy")]
         tasks.append(asyncio.create_task(self._observability.run(directory), name="observability"))
         tasks.append(asyncio.create_task(self._token.follow(directory.token), name="token"))
+        channel = self._channel.run(directory.admin, self._registered)
+        tasks.append(asyncio.create_task(channel, name="admin channel"))
         if self._dns is not None:
             tasks.append(asyncio.create_task(self._follow_names(directory, self._dns), name="DNS"))
         stopped = asyncio.create_task(self._stopping.wait(), name="stop")
@@ -216,7 +220,7 @@ class Agent:
             memory_bytes_max=options.memory_bytes_max or machine.memory_bytes_max(),
         )
         content = await self._fetch_bootstrap(parameters)
-        self._is_registered = True
+        self._registered.set()
         self._token.write(directory.token)
         directory.write_bootstrap(content)
         environment = observability.environment(os.environ, content)
@@ -237,14 +241,10 @@ class Agent:
         while True:
             try:
                 return await bootstrap.fetch(
-                    plane,
-                    lambda address: bootstrap.request(
-                        proxy, parameters, plane.ca(), plane.token(), plane.others(address)
-                    ),
-                    self._warn,
+                    plane, lambda: bootstrap.request(proxy, parameters, plane.ca(), plane.token()), self._warn
                 )
             except ControlPlaneDenied as denied:
-                if not self._is_registered or denied.http_status not in _ABOUT_TOKEN:
+                if not self._registered.is_set() or denied.http_status not in _ABOUT_TOKEN:
                     raise
                 hint = "it is asked again when the token changes, and now and then"
                 _log.error("the control plane refuses the proxy", why=denied.detail, hint=hint)
@@ -316,16 +316,10 @@ class Agent:
 
     async def _deregister(self) -> None:
         proxy = self._options.proxy
-        if proxy.resource is None or not self._is_registered:
+        if proxy.resource is None or not self._registered.is_set():
             return
-        body = {
-            "mesh": proxy.mesh,
-            "name": proxy.name,
-            "proxyType": proxy.type.word,
-            "instance": self._instance,
-        }
         try:
-            await self._plane.post("/deregister", lambda _address: body, _DEREGISTER_SECONDS)
+            await self._plane.post("/deregister", proxy.parameters(self._instance), _DEREGISTER_SECONDS)
         except (ControlPlaneUnavailable, ControlPlaneDenied) as error:
             _log.warning("could not deregister; the control plane will notice by itself", why=str(error))
 

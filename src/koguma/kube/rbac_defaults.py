@@ -37,6 +37,12 @@ SELF_REVIEWS: Final = (
 USE: Final = "use"
 PROXY_FILES: Final = "proxyfiles"
 
+# What the Envoys of proxies show: figures for everybody who may read proxies, whole configurations for
+# administrators. They are served in the plain form alone.
+_PROXIES: Final = ("dataplanes", "zoneegresses", "zoneingresses")
+PROXY_FIGURES: Final = tuple(f"{proxies}/{page}" for proxies in _PROXIES for page in ("clusters", "stats"))
+PROXY_DUMPS: Final = tuple(f"{proxies}/xds" for proxies in _PROXIES)
+
 _READ: Final = ("get", "list", "watch")
 _WRITE: Final = ("create", "delete", "deletecollection", "patch", "update")
 _OURS: Final = (KUMA, KOGUMA, REST_GROUP)
@@ -126,6 +132,7 @@ def _view_rules(kinds: tuple[Kind, ...]) -> Iterator[Json]:
         yield _rule(("get",), (group,), statuses)
     for group, resources in _SEEN:
         yield _rule(_READ, (group,), resources)
+    yield _rule(("get",), (REST_GROUP,), PROXY_FIGURES)
     yield _paths(("get",), ("/config", "/metrics"))
 
 
@@ -146,6 +153,7 @@ def _admin_rules(kinds: tuple[Kind, ...]) -> Iterator[Json]:
     for group in _OURS:
         yield _rule(_WRITE, (group,), written)
     yield _rule((USE,), (KOGUMA,), (PROXY_FILES,))
+    yield _rule(("get",), (REST_GROUP,), PROXY_DUMPS)
     # In Kubernetes `edit` has it, too. Whoever has it can be any service account of the namespace.
     yield _rule(("create",), ("",), ("serviceaccounts/token",))
     for group, resources in _ADMINISTERED:

@@ -15,6 +15,8 @@ KogumaError
 ├── Gone              410   a watch asked for a revision that was compacted away
 ├── TooLarge          413   over a size limit, which the text names
 ├── UnsupportedMedia  415   a content type that we do not read
+├── NotSupported      501   what is asked cannot do that, now or later
+├── BadGateway        502   whom we asked for the caller gave no usable answer
 ├── Unavailable       503   passing; retry later is right
 │   └── StoreFull     507   there is no room to store anything more; the text says where
 └── TooNew            504   a revision that is not written yet
@@ -160,7 +162,21 @@ class UnsupportedMedia(KogumaError):
     """A content type that we do not read."""
 
     status = 415
-    title = "Unsupported Media Type"
+    title = "NotSupported Media Type"
+
+
+class NotSupported(KogumaError):
+    """What the request is about has no such feature: another version of it may."""
+
+    status = 501
+    title = "Not Implemented"
+
+
+class BadGateway(KogumaError):
+    """Somebody whom we asked for the caller gave no answer that we can pass on."""
+
+    status = 502
+    title = "Bad Gateway"
 
 
 class Unavailable(KogumaError):
