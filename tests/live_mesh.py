@@ -475,15 +475,15 @@ def load(ask: Callable[[], Response], n_threads: int = 2, pause: float = 0.002) 
 
 
 @contextlib.contextmanager
-def steady_traffic(*ports: int, path: str = "/") -> Iterator[dict[str, int]]:
+def steady_traffic(*ports: int, path: str = "/", pause: float = 0.002) -> Iterator[dict[str, int]]:
     """Call local ports on new connections and on kept ones; gives the count of each status."""
     counts: dict[str, int] = {}
     loads = []
     with contextlib.ExitStack() as stack:
         for port in ports:
             kept = stack.enter_context(contextlib.closing(PersistentConnection(port)))
-            loads.append(stack.enter_context(load(partial(kept.call, path=path), 1)))
-            loads.append(stack.enter_context(load(partial(call, port, path=path), 1)))
+            loads.append(stack.enter_context(load(partial(kept.call, path=path), 1, pause)))
+            loads.append(stack.enter_context(load(partial(call, port, path=path), 1, pause)))
         yield counts
     for load_counts in loads:
         for status, n in load_counts.items():

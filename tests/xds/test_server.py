@@ -199,6 +199,22 @@ async def test_a_stream_without_a_valid_token_replaces_no_other():
         assert await proxy.receive_and_ack() == "a"
 
 
+async def test_when_the_server_stops_not_all_streams_end_in_one_moment():
+    gate = FakeGate(ONE)
+    async with serving(gate, XdsLimits(ends_a_second=100)) as (server, port), AsyncExitStack() as stack:
+        proxies = [await stack.enter_async_context(client(port)) for _ in range(60)]
+        for number, proxy in enumerate(proxies):
+            await proxy.send("cluster", node=f"default.web-{number}")
+            await proxy.receive_and_ack()
+        stopping = asyncio.create_task(server.stop(5))
+        assert (await proxies[0].end())[0] == "UNAVAILABLE"
+        ended = [connection.closed.is_set() for connection in gate.connections]
+        assert not all(ended)
+        await stopping
+        for proxy in proxies[1:]:
+            assert await proxy.end() == ("UNAVAILABLE", "the control plane is stopping")
+
+
 async def test_when_the_server_stops_streams_end_in_order():
     gate = FakeGate(ONE)
     async with serving(gate) as (server, port), client(port) as proxy, client(port) as silent:

@@ -17,6 +17,7 @@ class XdsLimits(msgspec.Struct, frozen=True):
     last_write_seconds: float = 1.0  # for a write in progress when its stream has to end
     write_seconds_max: float = 1.0  # that a slow proxy keeps its write slot
     ack_seconds_max: float = 0.25  # that a new proxy keeps its write slot without an ACK
+    ends_a_second: int = 5_000  # streams that end when the server stops
     write_slots: int = 128  # streams that write at a time
     write_slots_for_new: int = 16
 

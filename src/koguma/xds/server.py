@@ -40,6 +40,8 @@ SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 _REPLACED: Final = "a newer stream of the same proxy took its place"
 REVIEW_SECONDS: Final = 1.0
 _REVIEW_BATCH: Final = 500
+ENDING_SECONDS_MAX: Final = 2.0  # in which all streams end when the server stops
+_ENDS_AT_ONCE: Final = 20
 _TYPE_URL_MAX: Final = 256  # characters that are logged
 _UNKNOWN_TYPES_MAX: Final = 100  # that are remembered, so that each is logged once
 
@@ -132,13 +134,23 @@ class XdsServer:
                     await asyncio.sleep(0)  # other tasks do not wait for thousands of checks
 
     async def stop(self, grace: float) -> None:
-        """Accept nobody any more and end all streams; the proxies connect to another control plane."""
+        """Accept nobody any more and end all streams; the proxies connect to another control plane.
+
+        Streams end one after the other, so that the others do not get all proxies in one moment.
+        """
         self._admission.stop()
-        for stream in list(self._streams.values()):
+        streams: list[XdsStream[Any, Any] | HdsStream] = [
+            *self._hds_streams.values(),
+            *self._streams.values(),
+        ]
+        pause = min(1 / self._limits.ends_a_second, ENDING_SECONDS_MAX / max(len(streams), 1))
+        last = grace + pause * len(streams)
+        stopping = [asyncio.ensure_future(server.stop(last)) for server in self._servers]
+        for number, stream in enumerate(streams, 1):
             stream.end(grpc.StatusCode.UNAVAILABLE, STOPPING)
-        for hds_stream in list(self._hds_streams.values()):
-            hds_stream.end(grpc.StatusCode.UNAVAILABLE, STOPPING)
-        await asyncio.gather(*(server.stop(grace) for server in self._servers))
+            if number % _ENDS_AT_ONCE == 0:
+                await asyncio.sleep(pause * _ENDS_AT_ONCE)
+        await asyncio.gather(*stopping)
 
     def _grpc_server(self) -> grpc.aio.Server:
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {

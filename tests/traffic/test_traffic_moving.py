@@ -1,0 +1,62 @@
+"""Proxies that move between the control planes of a store, under traffic that goes through them."""
+
+import itertools
+import os
+import signal
+
+import pytest
+
+from tests.build import allow_all, timeout
+from tests.live_mesh import steady_traffic
+from tests.paired_planes import PairedPlanes
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+MTLS = {"enabledBackend": "ca-1", "backends": [{"name": "ca-1", "type": "builtin"}]}
+ENDS = (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP)
+
+
+@pytest.fixture(scope="module")
+def pair(postgres, tmp_path_factory):
+    with PairedPlanes(tmp_path_factory.mktemp("pair"), postgres.database()) as planes:
+        planes.planes[0].apply({"type": "Mesh", "name": "default", "mtls": MTLS}, allow_all())
+        planes.sidecar("backend-1", "backend")
+        web = planes.sidecar("web-1", "web", outbounds=["backend"])
+        until(lambda: web.call("backend").status == 200, "backend answers")
+        yield planes
+
+
+@pytest.mark.parametrize("times", [pytest.param(8), pytest.param(1000, marks=pytest.mark.soak)])
+def test_no_request_fails_while_control_planes_end_in_turns(pair, times):
+    times = int(os.environ.get("KOGUMA_SOAK_KILLS", times)) if times > 8 else times
+    first, second = pair.planes
+    web = pair.sidecars[1]
+    registered = set(dataplanes(first))
+    with steady_traffic(web.outbounds["backend"], pause=0.01) as counts:
+        for number, how in zip(range(times), itertools.cycle(ENDS), strict=False):
+            ending, staying = (first, second) if number % 2 == 0 else (second, first)
+            settle(pair)
+            before = pair.updates()
+            pair.end(ending, how)
+            pair.wait_until_at(staying)
+            assert pair.updates() == before, "nothing was sent that they have"
+            revision = staying.apply(timeout("moved", idle=f"{number + 10}s"))
+            staying.wait_until_synced(revision)
+            pair.begin(ending, how)
+            assert dataplanes(staying) == registered
+    assert set(counts) == {"200"}, counts
+    assert counts["200"] > times
+
+
+def settle(pair):
+    """Wait until nothing is on its way: both have the same revision, and the proxies have it."""
+    one, other = pair.planes
+    until(lambda: one.revision() == other.revision(), "both have all changes")
+    for plane in pair.planes:
+        if plane.proxies():
+            plane.wait_until_synced(plane.revision())
+
+
+def dataplanes(plane):
+    return {each["name"] for each in plane.request("GET", "/meshes/default/dataplanes").json["items"]}
