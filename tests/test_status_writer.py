@@ -17,7 +17,7 @@ from koguma.core import admission, pipeline, vips
 from koguma.model import forms
 from koguma.model.control_plane_info import ControlPlaneInfo, Mode
 from koguma.model.errors import Invalid
-from koguma.reconcile.statuses import COUNT_INTERVAL, StatusWriter
+from koguma.reconcile.statuses import COUNT_INTERVAL, COUNT_PAUSE_SECONDS_MAX, StatusWriter
 from koguma.runtime import settings
 from koguma.store.contract import Delete, DeleteMesh, Put, Transaction
 from koguma.store.memory import MemoryLog
@@ -497,7 +497,7 @@ async def test_a_count_that_waits_is_written_when_its_time_comes(plane):
         plane.writer.recount("shop")
         await asyncio.sleep(0.1)
         assert plane.count(web) == 0
-        plane.clock.now += COUNT_INTERVAL
+        plane.clock.now += timedelta(seconds=COUNT_PAUSE_SECONDS_MAX)
         plane.writer.recount("elsewhere")  # as time itself would, the clock being ours
         await eventually(lambda: plane.count(web), 1)
 

@@ -230,6 +230,45 @@ async def test_a_proxy_that_brings_its_dataplane_gets_a_bootstrap(endpoint):
     assert endpoint.stored() is None, "it is registered when it connects"
 
 
+async def test_a_proxy_may_name_other_control_planes(endpoint):
+    others = [{"host": "10.0.0.9"}, {"host": "CP-2.example.com", "xdsPort": 6679}]
+    answer = await endpoint.bring(web(), controlPlanes=others)
+    (cluster,) = answer.bootstrap["static_resources"]["clusters"]
+    addresses = [
+        tuple(each["endpoint"]["address"]["socket_address"].values())
+        for each in cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
+    ]
+    assert addresses == [("localhost", 5679), ("10.0.0.9", 5679), ("cp-2.example.com", 6679)]
+    assert "outlier_detection" in cluster
+    (alone,) = (await endpoint.bring(web())).bootstrap["static_resources"]["clusters"]
+    assert "outlier_detection" not in alone, "Kuma's agent names one, and gets what it always got"
+    own = [*("feature-access-log-pipe", "feature-readiness-unix-socket")]
+    (named,) = (await endpoint.bring(web(), features=own)).bootstrap["static_resources"]["clusters"]
+    assert "outlier_detection" in named, "a name may have several addresses"
+
+
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ([{"host": "no host"}], "controlPlanes[0].host: must be an IP address or a DNS name"),
+        ([{"host": "a", "xdsPort": 70000}], "controlPlanes[0].xdsPort: must be in range [0, 65535]"),
+        ([{"host": f"cp-{n}"} for n in range(17)], "controlPlanes: must be at most 16"),
+        ([{"xdsPort": 1}], "controlPlanes[0].host"),
+        ("10.0.0.9", "controlPlanes"),
+    ],
+)
+async def test_other_control_planes_must_be_addresses(endpoint, others, message):
+    answer = await endpoint.bring(web(), controlPlanes=others)
+    assert answer.status in (400, 422)
+    assert message in answer.text
+
+
+async def test_an_agent_learns_the_port_of_xds(endpoint):
+    answer = await endpoint.post("/ports", b"", method="GET")
+    assert (answer.status, json.loads(answer.text)) == (200, {"xds": 5679})
+    assert (await endpoint.post("/ports", b"")).status == 404
+
+
 @pytest.mark.parametrize("directories", [["/srv/logs", "/var/log/koguma"], []])
 async def test_the_node_says_where_envoy_may_write_files(endpoint, directories):
     answer = await endpoint.bring(web(), accessLogDirectories=directories)

@@ -148,7 +148,7 @@ class StandIn:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        body = await request.json()
+        body = await request.json() if request.method == "POST" else {}
         self.asked.append(Asked(request.path, body, request.headers.get("Authorization", "")))
         if request.path == "/deregister":
             return web.Response(status=204)

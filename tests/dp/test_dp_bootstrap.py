@@ -132,7 +132,7 @@ def plane(tmp_path) -> Iterator[StandIn]:
 
 def client(plane: StandIn, ca_file: str | None = None, address: str = "") -> ControlPlaneClient:
     return ControlPlaneClient(
-        address or plane.address, plane.ca_file if ca_file is None else ca_file, lambda: Redacted(TOKEN)
+        [address or plane.address], plane.ca_file if ca_file is None else ca_file, lambda: Redacted(TOKEN)
     )
 
 
@@ -152,7 +152,7 @@ def client(plane: StandIn, ca_file: str | None = None, address: str = "") -> Con
 async def test_answers_are_a_reason_to_wait_or_to_give_up(plane, answer, error, words):
     plane.answer = lambda _asked: answer
     with pytest.raises(error, match=words):
-        await client(plane).post("/bootstrap", {})
+        await client(plane).post("/bootstrap", lambda _address: {})
 
 
 async def test_only_a_control_plane_that_the_ca_vouches_for_is_told_the_token(plane, tmp_path):
@@ -160,18 +160,18 @@ async def test_only_a_control_plane_that_the_ca_vouches_for_is_told_the_token(pl
         StandIn(tmp_path / "other") as other,
         pytest.raises(ControlPlaneDenied, match="is not trusted by the CA in"),
     ):
-        await client(plane, other.ca_file).post("/bootstrap", {})
+        await client(plane, other.ca_file).post("/bootstrap", lambda _address: {})
     with pytest.raises(ControlPlaneDenied, match="is not trusted by the system's CAs"):
-        await client(plane, "").post("/bootstrap", {})
+        await client(plane, "").post("/bootstrap", lambda _address: {})
     assert plane.asked == []
 
 
 async def test_a_ca_that_cannot_be_used_is_named(plane, tmp_path):
     with pytest.raises(ControlPlaneDenied, match=r"nowhere.pem cannot be read: No such file"):
-        await client(plane, str(tmp_path / "nowhere.pem")).post("/bootstrap", {})
+        await client(plane, str(tmp_path / "nowhere.pem")).post("/bootstrap", lambda _address: {})
     (tmp_path / "odd.pem").write_text("no certificate")
     with pytest.raises(ControlPlaneDenied, match=r"odd.pem cannot be used"):
-        await client(plane, str(tmp_path / "odd.pem")).post("/bootstrap", {})
+        await client(plane, str(tmp_path / "odd.pem")).post("/bootstrap", lambda _address: {})
 
 
 async def test_what_speaks_no_tls_is_no_control_plane(plane):
@@ -183,18 +183,68 @@ async def test_what_speaks_no_tls_is_no_control_plane(plane):
     address = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server:
         with pytest.raises(ControlPlaneDenied, match="does not speak TLS as a control plane does"):
-            await client(plane, address=address).post("/bootstrap", {})
+            await client(plane, address=address).post("/bootstrap", lambda _address: {})
 
 
 async def test_nobody_at_the_address_is_a_reason_to_wait(plane):
     with pytest.raises(ControlPlaneUnavailable, match="Connection refused"):
-        await client(plane, address="https://127.0.0.1:1").post("/bootstrap", {})
+        await client(plane, address="https://127.0.0.1:1").post("/bootstrap", lambda _address: {})
+
+
+async def test_of_several_control_planes_the_next_is_asked_where_one_does_not_answer(plane, tmp_path):
+    nobody = "https://127.0.0.1:1"
+    with StandIn(tmp_path / "other") as other:  # which our CA does not vouch for
+        addresses = [nobody, other.address, plane.address]
+        planes = ControlPlaneClient(addresses, plane.ca_file, lambda: Redacted(TOKEN))
+        plane.answer = lambda _asked: (200, {})
+        asked: list[str] = []
+        await planes.post("/bootstrap", lambda address: asked.append(address) or {})
+        assert asked[-1] == plane.address
+        asked.clear()
+        await planes.post("/bootstrap", lambda address: asked.append(address) or {})
+        assert asked == [plane.address], "who answered is asked first from then on"
+        assert other.asked == []
+        plane.answer = lambda _asked: (401, b"who are you")
+        with pytest.raises(ControlPlaneDenied, match="who are you"):
+            await planes.post("/bootstrap", lambda _address: {})
+        plane.answer = lambda _asked: (503, b"starting")
+        with pytest.raises(ControlPlaneUnavailable) as failed:
+            await planes.post("/bootstrap", lambda _address: {})
+        text = str(failed.value)
+        assert "https://127.0.0.1:1: Connection refused" in text
+        assert "starting" in text
+        assert "is not trusted by the CA" in text
+        untrusted = ControlPlaneClient([other.address], plane.ca_file, lambda: None)
+        with pytest.raises(ControlPlaneDenied, match="is not trusted"):
+            await untrusted.post("/bootstrap", lambda _address: {})
+
+
+async def test_the_ports_of_others_are_asked_where_they_differ(plane):
+    planes = ControlPlaneClient(
+        [plane.address, "https://cp.example:5678", "https://[::1]:1"], plane.ca_file, lambda: None
+    )
+    assert planes.others(plane.address) == [("::1", 0), ("cp.example", 0)]
+    plane.answer = lambda _asked: (200, {"xds": 6679})
+    await planes.learn_ports()
+    assert planes.others("https://cp.example:5678") == [("127.0.0.1", 6679), ("::1", 0)]
+    (asked,) = plane.asked
+    assert (asked.path, asked.authorization) == ("/ports", ""), "without the token"
+    same = ControlPlaneClient([plane.address, f"https://a.example:{plane.port}"], plane.ca_file, lambda: None)
+    await same.learn_ports()
+    assert len(plane.asked) == 1, "who has the same port for proxies has the same one for xDS"
+
+
+def test_the_request_names_the_others():
+    proxy, setup = DataplaneProxy("shop", "web-1"), BootstrapParameters(workdir="/run/k")
+    body = bootstrap.request(proxy, setup, "", None, [control_plane.OtherControlPlane("10.0.0.9", 0)])
+    assert body["controlPlanes"] == [{"host": "10.0.0.9"}]
+    assert "controlPlanes" not in bootstrap.request(proxy, setup, "", None)
 
 
 async def test_the_bootstrap_is_fetched_when_the_control_plane_has_one(plane):
     answers = iter([(503, b""), packed({"node": {"id": "shop.web-1"}})])
     plane.answer = lambda _asked: next(answers)
-    fetched = await bootstrap.fetch(client(plane), lambda: {"mesh": "shop"})
+    fetched = await bootstrap.fetch(client(plane), lambda _address: {"mesh": "shop"})
     assert json.loads(fetched.reveal()) == {"node": {"id": "shop.web-1"}}
     assert [request.authorization for request in plane.asked] == [f"Bearer {TOKEN}"] * 2
 

@@ -1,5 +1,6 @@
 """The command line of `koguma dp run`: its help, and what it refuses before anything starts."""
 
+import click
 import pytest
 
 from koguma.cli import dp, dp_options, main
@@ -37,6 +38,13 @@ def test_the_help_has_headings_and_examples(capsys):
         (("--name", "web-1", "--access-log-dir", "/a/../b"), '"/a/../b" must be a directory from the root'),
         (("--name", "web-1", "--service", "web", "--port", "8080"), "say with --service-port"),
         ((*WEB, "--cp-address", "http://127.0.0.1:5678"), "must be https://HOST:PORT"),
+        ((*WEB, "--cp-address", "https://127.0.0.1:5678,http://10.0.0.2"), "must be https://HOST:PORT"),
+        ((*WEB, "--cp-address", " , "), "must be an address, or several with commas between"),
+        (
+            (*WEB, *(f"--cp-address=https://127.0.0.1:{port}" for port in range(1, 18))),
+            "there are 17 addresses, and 16 at most",
+        ),
+        ((*WEB, "--cp-address", "https://127.0.0.1:5678,https://10.0.0.2:5678"), "at 10.0.0.2 is on another"),
         (("--gateway", "--name", "edge-1"), "--gateway needs --tag kuma.io/service=NAME"),
         (("--gateway", "--tag", "kuma.io/service=edge"), "--gateway with --name and --tag for a gateway"),
         ((*EDGE, "--service", "web"), "--service web and --tag kuma.io/service=edge name two services"),
@@ -56,6 +64,29 @@ def test_wrong_usage_is_told_before_anything_starts(words, message, capsys, monk
         monkeypatch.delenv(name, raising=False)
     assert main(["dp", "run", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "variable", "expected"),
+    [
+        ((), None, ["https://127.0.0.1:5678"]),
+        ((), "https://a:1,https://b:2", ["https://a:1", "https://b:2"]),
+        ((), "https://a:1 https://b:2", ["https://a:1", "https://b:2"]),
+        (("--cp-address", "https://c:3/"), "https://a:1", ["https://c:3"]),
+        (
+            ("--cp-address", "https://a:1, https://b:2", "--cp-address", "https://a:1"),
+            None,
+            ["https://a:1", "https://b:2"],
+        ),
+    ],
+)
+def test_several_addresses_come_by_flags_commas_or_the_environment(words, variable, expected, monkeypatch):
+    monkeypatch.delenv("KOGUMA_CP_ADDRESS", raising=False)
+    if variable:
+        monkeypatch.setenv("KOGUMA_CP_ADDRESS", variable)
+    command = click.Command("run", params=dp_options.all_options())
+    with command.make_context("run", ["--name", "web-1", *words]) as context:
+        assert list(dp._addresses(context.params["cp_addresses"])) == expected
 
 
 def test_a_file_and_flags_do_not_mix(tmp_path, capsys):
@@ -95,9 +126,9 @@ def test_a_name_server_may_have_a_port(text, server):
 @pytest.mark.parametrize(("host", "is_found"), [("127.0.0.1", True), ("localhost", True), ("[::1]", True)])
 def test_on_the_same_machine_the_ca_is_found_in_the_data_directory(host, is_found, tmp_path, monkeypatch):
     monkeypatch.setenv("KOGUMA_DATA_DIR", str(tmp_path))
-    assert dp._ca_file(f"https://{host}:5678", "") == ""
+    assert dp._ca_file((f"https://{host}:5678",), "") == ""
     (tmp_path / "ca.pem").write_text("a CA")
-    assert (dp._ca_file(f"https://{host}:5678", "") == str(tmp_path / "ca.pem")) is is_found
+    assert (dp._ca_file((f"https://{host}:5678",), "") == str(tmp_path / "ca.pem")) is is_found
 
 
 def test_a_token_in_a_file_is_read_each_time(tmp_path):

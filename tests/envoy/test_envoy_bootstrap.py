@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from koguma.envoy import bootstrap, names
-from koguma.envoy.bootstrap import AdsServer, BootstrapNode
+from koguma.envoy.bootstrap import AdsEndpoint, AdsServer, BootstrapNode
 from koguma.identity import certificates
 from koguma.model.redacted import Redacted
 
@@ -83,6 +83,56 @@ def test_the_control_plane_is_verified_for_the_host_that_was_used(host, discover
     context = tls(data)["common_tls_context"]["validation_context"]
     assert context["trusted_ca"] == {"inline_string": "PEM"}
     assert context["match_typed_subject_alt_names"] == [{"san_type": san_type, "matcher": {"exact": host}}]
+
+
+OTHERS = (AdsEndpoint("127.0.0.1", 6679), AdsEndpoint("cp.example.com", 5679), AdsEndpoint("::1", 5679))
+
+
+def test_of_several_control_planes_each_is_verified_for_its_own_host():
+    cluster = ads_cluster(built(ca="PEM", others=OTHERS, may_move=True))
+    assert cluster["type"] == "STRICT_DNS", "it takes addresses and names"
+    (locality,) = cluster["load_assignment"]["endpoints"]
+    hosts = [
+        each["metadata"]["filter_metadata"]["envoy.transport_socket_match"]["host"]
+        for each in locality["lb_endpoints"]
+    ]
+    assert hosts == ["127.0.0.1", "127.0.0.1", "cp.example.com", "::1"]
+    assert "transport_socket" not in cluster
+    verified = {
+        match["match"]["host"]: match["transport_socket"]["typed_config"]["common_tls_context"][
+            "validation_context"
+        ]["match_typed_subject_alt_names"]
+        for match in cluster["transport_socket_matches"]
+    }
+    assert verified == {
+        "127.0.0.1": [{"san_type": "IP_ADDRESS", "matcher": {"exact": "127.0.0.1"}}],
+        "cp.example.com": [{"san_type": "DNS", "matcher": {"exact": "cp.example.com"}}],
+        "::1": [{"san_type": "IP_ADDRESS", "matcher": {"exact": "::1"}}],
+    }
+
+
+def test_addresses_alone_need_no_resolver_and_are_named_once():
+    others = (AdsEndpoint("127.0.0.1", 6679), AdsEndpoint("127.0.0.1", 5679))
+    cluster = ads_cluster(built(others=others, may_move=True))
+    assert cluster["type"] == "STATIC"
+    (locality,) = cluster["load_assignment"]["endpoints"]
+    assert len(locality["lb_endpoints"]) == 2
+    assert "transport_socket" in cluster
+
+
+def test_only_a_proxy_that_may_move_pings_and_ejects():
+    options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+
+    def http2(cluster):
+        return cluster["typed_extension_protocol_options"][options]["explicit_http_config"][
+            "http2_protocol_options"
+        ]
+
+    alone, moving = ads_cluster(built()), ads_cluster(built(may_move=True))
+    assert http2(alone) == {}
+    assert "outlier_detection" not in alone
+    assert "connection_keepalive" in http2(moving)
+    assert moving["outlier_detection"]["max_ejection_percent"] == 50, "one is always left"
 
 
 def test_a_proxy_may_trust_its_machines_authorities():
@@ -168,9 +218,9 @@ async def running(path: Path) -> AsyncIterator[asyncio.subprocess.Process]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-@pytest.mark.parametrize("delta", [True, False])
-async def test_envoy_accepts_it(tmp_path, authority, host, delta):
-    path = written(tmp_path, built(host, ca=authority.certificate, directory=str(tmp_path), delta=delta))
+@pytest.mark.parametrize("source", [{}, {"delta": False}, {"others": OTHERS, "may_move": True}])
+async def test_envoy_accepts_it(tmp_path, authority, host, source):
+    path = written(tmp_path, built(host, ca=authority.certificate, directory=str(tmp_path), **source))
     process = await asyncio.create_subprocess_exec(
         *(ENVOY, "--mode", "validate", "--config-path", str(path)),
         stdout=asyncio.subprocess.PIPE,
@@ -238,6 +288,22 @@ async def test_envoy_tells_its_token_to_no_other_server(tmp_path, authority):
         async with running(written(tmp_path, data)), admin(tmp_path) as ask:
             await ask("/stats", r"ssl\.fail_verify_san: [1-9]")
         assert heard.empty()
+
+
+@pytest.mark.slow
+async def test_envoy_tells_its_token_only_to_who_is_verified_for_the_host_of_its_address(tmp_path, authority):
+    """The one at 127.0.0.1 has the certificate of another of the given hosts, which is not enough."""
+    async with (
+        ads_server(authority, "localhost") as (wrong_port, wrong),
+        ads_server(authority, "localhost") as (right_port, right),
+    ):
+        others = (AdsEndpoint("localhost", right_port),)
+        data = built(
+            "127.0.0.1", wrong_port, authority.certificate, str(tmp_path), others=others, may_move=True
+        )
+        async with running(written(tmp_path, data)), asyncio.timeout(SECONDS):
+            await right.get()
+        assert wrong.empty()
 
 
 @contextlib.asynccontextmanager

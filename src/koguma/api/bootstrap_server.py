@@ -48,6 +48,8 @@ from koguma.model.schema import Json
 from koguma.model.violation import Violation, cut
 from koguma.store.contract import Transaction
 
+PORTS_PATH: Final = "/ports"  # where agents of proxies that may move learn the port of xDS
+
 BODY_BYTES_MAX: Final = 256 * 1024
 BODY_BYTES_MAX_UNAUTHENTICATED: Final = 32 * 1024  # where the token is not valid
 BODY_SECONDS_MAX: Final = 10.0
@@ -78,7 +80,7 @@ class _ProxyNotFound(NotFound):
 
 
 class BootstrapServer:
-    """Handlers of `POST /bootstrap` and `POST /deregister`; `handle` is for an HttpServer of its own."""
+    """Handlers of `/bootstrap`, `/deregister` and `/ports`; `handle` is for an HttpServer of its own."""
 
     def __init__(  # noqa: PLR0913 - all of it is known only where the ports are opened
         self,
@@ -141,6 +143,8 @@ class BootstrapServer:
         page = self._pages.get(call.request.path)
         if page is not None:
             return await page(call)
+        if call.request.path == PORTS_PATH and call.request.method == "GET":
+            return answer(msgspec.json.encode({"xds": self._xds_port()}))
         handler = self._handlers.get(call.request.path)
         if handler is None:
             raise NotFound(f"there is nothing at {call.request.path[:200]}; proxies POST to /bootstrap")
@@ -255,15 +259,17 @@ class BootstrapServer:
             metadata=bootstrap_request.metadata(request, proxy.spec, document),
         )
         variant = (proxy.spec.get("envoy") or {}).get("xdsTransportProtocolVariant")
-        ca = self._authority(request)
+        ca, host, port = self._authority(request), self._host(call), self._xds_port()
         server = AdsServer(
-            host=self._host(call),
-            port=self._xds_port(),
+            host=host,
+            port=port,
             token=Redacted(token),
             ca=ca,
             ca_path="" if ca else request.system_ca_path,
             delta=variant != "GRPC",
             token_file=bootstrap_request.token_file(request),
+            others=bootstrap_request.other_control_planes(request, port),
+            may_move=bootstrap_request.may_move(request, host),
         )
         is_ours = network.is_own_agent(request.features)
         config = bootstrap.bootstrap(

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import click
 
 from koguma.cli import dp_install, target, terminal
-from koguma.cli.dp_options import SectionedCommand, all_options
+from koguma.cli.dp_options import ADDRESSES_MAX, SectionedCommand, all_options
 from koguma.cli.failures import CommandFailure, ExitCode
 from koguma.identity import proxy_types
 from koguma.model.redacted import Redacted
@@ -28,6 +28,8 @@ Examples:
       --outbound backend:9001 --dataplane-token-file web-1.token
   koguma dp run --dataplane-file backend.yaml --dataplane-var ip=10.0.0.7 \\
       --cp-address https://10.0.0.2:5678 --ca-cert-file ca.pem --dataplane-token-file backend.token
+  koguma dp run --name web-1 --service web --port 8080 --ca-cert-file ca.pem \\
+      --cp-address https://10.0.0.2:5678,https://10.0.0.3:5678 --dataplane-token-file web-1.token
   koguma token dataplane --mesh shop --name edge-1 --service edge --valid-for 720h > edge-1.token
   koguma dp run --gateway --name edge-1 --mesh shop --tag kuma.io/service=edge --address 10.0.0.4 \\
       --dataplane-token-file edge-1.token
@@ -117,11 +119,11 @@ def _options(flags: Mapping[str, Any]) -> "RunOptions":
 
     proxy = _proxy(flags)
     uses_names = flags["bind_outbounds"] or proxy.is_transparent
-    address = _address(flags["cp_address"])
+    addresses = _addresses(flags["cp_addresses"])
     return RunOptions(
         proxy=proxy,
-        address=address,
-        ca_file=_ca_file(address, flags["ca_cert_file"] or ""),
+        addresses=addresses,
+        ca_file=_ca_file(addresses, flags["ca_cert_file"] or ""),
         token=partial(
             _reread_token, _token(flags["dataplane_token_file"] or "", flags["dataplane_token"] or "")
         ),
@@ -247,6 +249,18 @@ def _refuse_contradictions(file: TextIO | None, described: Mapping[str, Any], va
         )
 
 
+def _addresses(given: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    """The addresses of control planes, each once."""
+    addresses = tuple(dict.fromkeys(_address(text) for texts in given for text in texts))
+    if len(addresses) > ADDRESSES_MAX:
+        raise CommandFailure(
+            f"--cp-address: there are {len(addresses)} addresses, and {ADDRESSES_MAX} at most; a name may"
+            " have more",
+            code=ExitCode.USAGE,
+        )
+    return addresses
+
+
 def _address(address: str) -> str:
     checked = target.checked_address(address, "--cp-address")
     if not checked.startswith("https://"):
@@ -257,18 +271,19 @@ def _address(address: str) -> str:
     return checked
 
 
-def _ca_file(address: str, configured: str) -> str:
-    """The CA of the control plane: the configured one, or that of its data directory where it runs here."""
+def _ca_file(addresses: tuple[str, ...], configured: str) -> str:
+    """The CA of the control planes: the configured one, or that of a data directory where all run here."""
     from koguma.identity import files  # noqa: PLC0415 - the same
     from koguma.runtime import settings  # noqa: PLC0415 - `--help` does not need it
 
     if configured:
         return str(Path(configured).expanduser())
-    host = urlsplit(address).hostname or ""
-    if not target.is_loopback(host):
+    hosts = [urlsplit(address).hostname or "" for address in addresses]
+    elsewhere = next((host for host in hosts if not target.is_loopback(host)), None)
+    if elsewhere is not None:
         raise CommandFailure(
-            f"the control plane at {host} is on another machine, so its CA is needed: copy ca.pem from its"
-            " data directory, and give it with --ca-cert-file",
+            f"the control plane at {elsewhere} is on another machine, so its CA is needed: copy ca.pem from"
+            " its data directory, and give it with --ca-cert-file",
             code=ExitCode.USAGE,
         )
     environment = {name: os.environ[name] for name in ("KOGUMA_DATA_DIR",) if name in os.environ}

@@ -12,6 +12,7 @@ from koguma.identity import proxy_types
 from koguma.model import duration, tags
 
 DEFAULT_ADDRESS: Final = "https://127.0.0.1:5678"
+ADDRESSES_MAX: Final = 16  # fleet/bootstrap_request.py has the same limit
 
 _DNS_PORT: Final = 53
 _PORT_MAX: Final = 65535
@@ -96,6 +97,14 @@ def name_server(text: str) -> tuple[str, int]:
     except ValueError:
         raise ValueError("must be an IP address, or one with a port such as 10.0.0.2:53") from None
     return str(address), port(number)
+
+
+def addresses(text: str) -> tuple[str, ...]:
+    """Addresses with commas between."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        raise ValueError("must be an address, or several with commas between")
+    return found
 
 
 def directory(text: str) -> str:
@@ -250,11 +259,14 @@ def _control_plane() -> list[click.Parameter]:
         Option(
             where,
             "--cp-address",
-            default=DEFAULT_ADDRESS,
-            show_default=True,
+            "cp_addresses",
+            type=ParsedType("URL", addresses),
+            multiple=True,
+            default=((DEFAULT_ADDRESS,),),
             metavar="URL",
             envvar="KOGUMA_CP_ADDRESS",
-            help="Its port for proxies. [KOGUMA_CP_ADDRESS]",
+            help="Its port for proxies. Repeatable, or with commas between: control planes of one store,"
+            f" between which the proxy moves. [KOGUMA_CP_ADDRESS]  [default: {DEFAULT_ADDRESS}]",
         ),
         Option(
             where,

@@ -35,6 +35,7 @@ _FIRST_SECONDS: Final = 0.5
 _REFUSED_SECONDS: Final = 60.0
 _STEADY_SECONDS: Final = 30.0  # the backoff is reset after a channel that lasted this long
 _NOT_FOUND: Final = 404
+_REFUSALS: Final = (400, 401, 403, 405, 409)
 _PAGE_SECONDS_MAX: Final = 15.0
 _PAGE_BYTES_MAX: Final = (
     32 * 1024 * 1024
@@ -70,8 +71,9 @@ class AdminChannelClient:
             except ControlPlaneUnavailable as error:
                 reason = str(error)
             except ControlPlaneDenied as error:
-                is_unknown = error.http_status == _NOT_FOUND  # it is known as soon as Envoy has connected
-                reason, pause_min = ("", 0.0) if is_unknown else (error.detail, _REFUSED_SECONDS)
+                # It is not found until Envoy has connected; a control plane that stops answers 503.
+                reason = "" if error.http_status == _NOT_FOUND else error.detail
+                pause_min = _REFUSED_SECONDS if error.http_status in _REFUSALS else 0.0
             except Exception as error:  # noqa: BLE001 - the proxy works without it
                 reason, pause_min = f"{type(error).__name__}: {error}", _REFUSED_SECONDS
             if time.monotonic() - begun_at >= _STEADY_SECONDS:
@@ -89,7 +91,7 @@ class AdminChannelClient:
 
     async def _serve(self, admin: Path) -> None:
         async with self._plane.open_channel(admin_channel.PATH, self._proxy, _OPTIONS) as channel:
-            _log.debug("channel to the control plane opened", address=self._plane.address)
+            _log.debug("channel to the control plane opened")
             answers: set[asyncio.Task[None]] = set()
             try:
                 async for message in channel:

@@ -1,6 +1,6 @@
 """Bootstrap: the request of a proxy for its bootstrap, and the Envoy bootstrap in the response.
 
-The request is Kuma's (`/bootstrap`). A control plane that cannot be reached is asked again until it answers;
+The request is Kuma's (`/bootstrap`). Control planes that cannot be reached are asked again until one answers;
 one that refuses is not.
 """
 
@@ -10,14 +10,19 @@ import binascii
 import json
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 import structlog
 
 from koguma import __version__
-from koguma.dp.control_plane import ControlPlaneClient, ControlPlaneDenied, ControlPlaneUnavailable
+from koguma.dp.control_plane import (
+    ControlPlaneClient,
+    ControlPlaneDenied,
+    ControlPlaneUnavailable,
+    OtherControlPlane,
+)
 from koguma.dp.dataplane import DataplaneProxy
 from koguma.envoy import admin_channel
 from koguma.model.redacted import Redacted
@@ -83,14 +88,19 @@ def read_version(text: str) -> EnvoyBuild | None:
 
 
 def request(
-    proxy: DataplaneProxy, setup: BootstrapParameters, ca: str, token: Redacted | None
+    proxy: DataplaneProxy,
+    setup: BootstrapParameters,
+    ca: str,
+    token: Redacted | None,
+    others: Sequence[OtherControlPlane] = (),
 ) -> dict[str, Json]:
-    """The body of the request."""
+    """The body of the request; `others` are the control planes that are not the one that is asked."""
     optional: dict[str, Json] = {
         "dataplaneToken": token.reveal() if token else "",
         "dataplaneResource": json.dumps(proxy.resource) if proxy.resource else "",
         "dnsPort": setup.dns_port,
         "readinessPort": setup.readiness_port,
+        "controlPlanes": [{"host": host, **({"xdsPort": port} if port else {})} for host, port in others],
     }
     return {
         "mesh": proxy.mesh,
@@ -137,22 +147,26 @@ def warnings(answer: Json) -> tuple[str, ...]:
 
 
 async def fetch(
-    plane: ControlPlaneClient, body: Callable[[], Json], warn: Callable[[str], None] = lambda _text: None
+    plane: ControlPlaneClient, body: Callable[[str], Json], warn: Callable[[str], None] = lambda _text: None
 ) -> Redacted:
-    """Get the bootstrap, however long the control plane is unavailable; each reason is logged once."""
+    """Get the bootstrap, however long no control plane answers; each reason is logged once.
+
+    `body` is the request to the control plane at an address.
+    """
     logged = ""
     for pause in delays(*_RETRY_SECONDS):
+        await plane.learn_ports()
         try:
-            answer = await plane.post("/bootstrap", body())
+            answer = await plane.post("/bootstrap", body)
             bootstrap = content(answer)
         except ControlPlaneUnavailable as unavailable:
             if str(unavailable) != logged:
                 logged = str(unavailable)
-                _log.warning("waiting for the control plane", address=plane.address, why=logged)
+                _log.warning("waiting for the control plane", address=plane.shown, why=logged)
             await asyncio.sleep(pause)
         else:
             if logged:
-                _log.info("the control plane answers", address=plane.address)
+                _log.info("the control plane answers", address=plane.shown)
             for text in warnings(answer):
                 warn(text)
             return bootstrap

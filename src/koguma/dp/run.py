@@ -65,7 +65,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     proxy: DataplaneProxy
     envoy: envoy.EnvoySettings
-    address: str
+    addresses: tuple[str, ...]  # of control planes of one store
     token: Callable[[], Redacted | None]
     ca_file: str = ""
     workdir: str = ""
@@ -89,7 +89,7 @@ class Agent:
         self._options = options = msgspec.structs.replace(options, proxy=proxy)
         self._report_line = report
         self._token = TokenSource(options.token)
-        self._plane = ControlPlaneClient(options.address, options.ca_file, self._token)
+        self._plane = ControlPlaneClient(options.addresses, options.ca_file, self._token)
         self._channel = AdminChannelClient(self._plane, proxy.parameters(self._instance), self._token.masked)
         self._readiness = Readiness()
         self._observability = Observability(options.envoy.binary, options.metrics_certificate)
@@ -241,7 +241,11 @@ class Agent:
         while True:
             try:
                 return await bootstrap.fetch(
-                    plane, lambda: bootstrap.request(proxy, parameters, plane.ca(), plane.token()), self._warn
+                    plane,
+                    lambda address: bootstrap.request(
+                        proxy, parameters, plane.ca(), plane.token(), plane.others(address)
+                    ),
+                    self._warn,
                 )
             except ControlPlaneDenied as denied:
                 if not self._registered.is_set() or denied.http_status not in _ABOUT_TOKEN:
@@ -318,8 +322,9 @@ class Agent:
         proxy = self._options.proxy
         if proxy.resource is None or not self._registered.is_set():
             return
+        body = proxy.parameters(self._instance)
         try:
-            await self._plane.post("/deregister", proxy.parameters(self._instance), _DEREGISTER_SECONDS)
+            await self._plane.post("/deregister", lambda _address: body, _DEREGISTER_SECONDS)
         except (ControlPlaneUnavailable, ControlPlaneDenied) as error:
             _log.warning("could not deregister; the control plane will notice by itself", why=str(error))
 

@@ -1,12 +1,13 @@
 """Bootstrap: the configuration with which an Envoy starts, as plain data: its node, and its ADS server.
 
-Everything else comes over ADS. The connection is verified with the given CA and for the host by which the
-control plane was reached, and carries the proxy's token. Envoy's admin interface is a unix socket in the
-proxy's directory, so that it has no port; only for Kuma's agent, which needs one, it is a loopback port.
+Everything else comes over ADS. The connection is verified with the given CA and for the host by which a
+control plane is reached, and carries the proxy's token. Of several control planes Envoy uses one, and leaves
+it for another soon after it has stopped to answer. Envoy's admin interface is a unix socket in the proxy's
+directory, so that it has no port; only for Kuma's agent, which needs one, it is a loopback port.
 """
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -51,7 +52,19 @@ _RUNTIME: Final[Mapping[str, int]] = {
 
 # A restarted control plane is back within a second or two; Envoy's default backs off up to half a minute.
 _RECONNECT: Final[Data] = {"base_interval": "0.25s", "max_interval": "4s"}
+# Envoy forgets its failures only with a message, and one that moves gets none as long as it has everything.
+# So after some moves it would wait for long, although another control plane is there.
+_MOVE: Final[Data] = {"base_interval": "0.25s", "max_interval": "1s"}
 
+
+# Of several control planes one that does not answer is left after the sum of the first two. It is not tried
+# again before the ejection ends, which grows with each failure, up to a limit.
+_PING_INTERVAL: Final = "1s"
+_PING_TIMEOUT: Final = "1s"
+_EJECTION: Final = "2s"
+_EJECTION_MAX: Final = "30s"
+_SOCKET_MATCH: Final = "envoy.transport_socket_match"
+_HOST: Final = "host"
 
 _CONNECTIONS_MAX: Final = 50_000
 _OVERLOAD_INTERVAL: Final = "0.25s"
@@ -69,6 +82,13 @@ class BootstrapNode(msgspec.Struct, frozen=True):
     metadata: Mapping[str, Json] = {}
 
 
+class AdsEndpoint(msgspec.Struct, frozen=True, order=True):
+    """Where a control plane serves ADS: an IP address or a DNS name, which must be in its certificate."""
+
+    host: str
+    port: int
+
+
 class AdsServer(msgspec.Struct, frozen=True):
     """The ADS server: its address, the CA that issued its certificate, and the token for it."""
 
@@ -79,6 +99,13 @@ class AdsServer(msgspec.Struct, frozen=True):
     ca_path: str = ""  # a file of CAs on the proxy's machine, where there is no PEM
     delta: bool = True  # delta xDS, else state of the world
     token_file: str = ""  # which Envoy watches for a new token; then `token` is not used
+    others: tuple[AdsEndpoint, ...] = ()  # control planes of the same store
+    may_move: bool = False  # whether there are several, or a name that may stand for several
+
+    @property
+    def endpoints(self) -> tuple[AdsEndpoint, ...]:
+        """All control planes, each once."""
+        return tuple(dict.fromkeys((AdsEndpoint(self.host, self.port), *self.others)))
 
 
 def bootstrap(
@@ -174,13 +201,14 @@ def _dynamic_resources(server: AdsServer) -> Data:
 
 def _stream(server: AdsServer, api_type: str) -> Data:
     """A gRPC stream to the control plane, with the token."""
+    back_off = _MOVE if server.may_move else _RECONNECT
     return {
         "api_type": api_type,
         "transport_api_version": "V3",
         "set_node_on_first_message_only": True,
         "grpc_services": [
             {
-                "envoy_grpc": {"cluster_name": names.ADS, "retry_policy": {"retry_back_off": _RECONNECT}},
+                "envoy_grpc": {"cluster_name": names.ADS, "retry_policy": {"retry_back_off": back_off}},
                 **_initial_metadata(server),
             }
         ],
@@ -234,9 +262,10 @@ def _token_filters(file: str) -> Data:
 
 def _ads_cluster(server: AdsServer) -> Data:
     options = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+    hosts = tuple(dict.fromkeys(each.host for each in server.endpoints))
     # A control plane may listen on one of the two families only, so all addresses of its name are tried.
     resolution = (
-        {"type": "STATIC"} if _is_ip(server.host) else {"type": "STRICT_DNS", "dns_lookup_family": "ALL"}
+        {"type": "STATIC"} if all(map(_is_ip, hosts)) else {"type": "STRICT_DNS", "dns_lookup_family": "ALL"}
     )
     return {
         "name": names.ADS,
@@ -245,29 +274,72 @@ def _ads_cluster(server: AdsServer) -> Data:
         "typed_extension_protocol_options": {
             options: typed(
                 options,
-                explicit_http_config={"http2_protocol_options": {}},
+                explicit_http_config={"http2_protocol_options": _keepalive(server)},
                 **(_token_filters(server.token_file) if server.token_file else {}),
             )
         },
-        # TCP keepalive and not HTTP/2 pings, for too many of which gRPC servers close the connection.
+        # For a single control plane TCP keepalive is enough, which costs it nothing.
         "upstream_connection_options": {
             "tcp_keepalive": {"keepalive_probes": 3, "keepalive_time": 10, "keepalive_interval": 10}
         },
+        **({"outlier_detection": _ejection()} if server.may_move else {}),
         "load_assignment": {
             "cluster_name": names.ADS,
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address(server.host, server.port)}}]}],
+            "endpoints": [{"lb_endpoints": [_lb_endpoint(each, len(hosts)) for each in server.endpoints]}],
         },
-        "transport_socket": _transport_socket(server),
+        **_transport_sockets(server, hosts),
     }
 
 
-def _transport_socket(server: AdsServer) -> Data:
-    is_ip = _is_ip(server.host)
-    matcher = {"san_type": "IP_ADDRESS" if is_ip else "DNS", "matcher": {"exact": server.host}}
+def _keepalive(server: AdsServer) -> Data:
+    """Pings, by which Envoy leaves a control plane that is frozen or cannot be reached any more."""
+    if not server.may_move:
+        return {}
+    return {"connection_keepalive": {"interval": _PING_INTERVAL, "timeout": _PING_TIMEOUT}}
+
+
+def _ejection() -> Data:
+    """Who fails once, or ends a stream as unavailable, is left alone for a moment; never more than half."""
+    return {
+        "consecutive_5xx": 1,
+        "consecutive_gateway_failure": 1,
+        "enforcing_consecutive_gateway_failure": 100,
+        "split_external_local_origin_errors": True,
+        "consecutive_local_origin_failure": 1,
+        "enforcing_success_rate": 0,
+        "enforcing_local_origin_success_rate": 0,
+        "interval": "1s",
+        "base_ejection_time": _EJECTION,
+        "max_ejection_time": _EJECTION_MAX,
+        "max_ejection_percent": 50,
+    }
+
+
+def _lb_endpoint(endpoint: AdsEndpoint, n_hosts: int) -> Data:
+    found: Data = {"endpoint": {"address": address(endpoint.host, endpoint.port)}}
+    if n_hosts > 1:
+        found["metadata"] = {"filter_metadata": {_SOCKET_MATCH: {_HOST: endpoint.host}}}
+    return found
+
+
+def _transport_sockets(server: AdsServer, hosts: Sequence[str]) -> Data:
+    """TLS that verifies each control plane for the host by which it is reached, and for no other."""
+    if len(hosts) == 1:
+        return {"transport_socket": _transport_socket(server, hosts[0])}
+    matches = [
+        {"name": host, "match": {_HOST: host}, "transport_socket": _transport_socket(server, host)}
+        for host in hosts
+    ]
+    return {"transport_socket_matches": matches}
+
+
+def _transport_socket(server: AdsServer, host: str) -> Data:
+    is_ip = _is_ip(host)
+    matcher = {"san_type": "IP_ADDRESS" if is_ip else "DNS", "matcher": {"exact": host}}
     return extension(
         "envoy.transport_sockets.tls",
         "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-        **({} if is_ip else {"sni": server.host}),  # an address is no server name (RFC 6066)
+        **({} if is_ip else {"sni": host}),  # an address is no server name (RFC 6066)
         common_tls_context={
             # Envoy's default for upstream connections is TLS 1.2 at most.
             "tls_params": {

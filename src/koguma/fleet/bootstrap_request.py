@@ -13,10 +13,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from koguma.core.build import network
-from koguma.envoy.bootstrap import ADMIN_ADDRESS, TOKEN_FILE
-from koguma.identity import proxy_types
+from koguma.envoy.bootstrap import ADMIN_ADDRESS, TOKEN_FILE, AdsEndpoint
+from koguma.identity import certificate_facts, proxy_types
 from koguma.identity.proxy_types import ProxyType
-from koguma.model import documents, labels, tags
+from koguma.model import documents, labels, names, tags
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.resource import Resource
 from koguma.model.schema import UNKNOWN, Checker, Json, Spec, json_type, read
@@ -26,6 +26,8 @@ DEFAULT_MESH: Final = "default"
 DEFAULT_ADMIN_PORT: Final = 9901
 
 LOG_DIRECTORIES: Final = "accessLogDirectories"  # in the metadata of a node
+
+CONTROL_PLANES_MAX: Final = 16  # addresses of control planes that a proxy may name
 
 _PORT_MAX: Final = 65535
 _NAME_MAX: Final = 253  # characters of a name that stand in a message
@@ -88,6 +90,13 @@ class Farewell(ProxyName):
     instance: str = ""
 
 
+class ControlPlaneAddress(Spec):
+    """A control plane that a proxy may use; without a port, on the port of the one that is asked."""
+
+    host: str
+    xds_port: int = 0
+
+
 class BootstrapRequest(ProxyName):
     """What a proxy says about itself."""
 
@@ -106,6 +115,7 @@ class BootstrapRequest(ProxyName):
     access_log_directories: tuple[str, ...] | None = None  # where Envoy may write; Kuma's agent does not say
     resources: Mapping[str, Any] = {}  # how much memory its Envoy may take: maxHeapSizeBytes
     dataplane_config: Mapping[str, Any] = {}  # how the kernel redirects traffic to Envoy
+    control_planes: tuple[ControlPlaneAddress, ...] = ()  # others that it may use; Kuma's agent names none
 
 
 R = TypeVar("R", bound=ProxyName)
@@ -138,12 +148,41 @@ def violations(request: BootstrapRequest) -> Iterator[Violation]:
     for field, port in (("dnsPort", request.dns_port), ("readinessPort", request.readiness_port)):
         if not 0 <= port <= _PORT_MAX:
             yield Violation(field, f"must be in range [0, {_PORT_MAX}]", "range")
+    yield from _address_violations(request.control_planes)
     room = _SOCKET_PATH_BYTES_MAX - len(f"/{_SOCKET_LONGEST}")
     if not request.workdir.startswith("/"):
         yield Violation("workdir", "must be an absolute path: Envoy keeps its sockets there", "path")
     elif len(os.fsencode(request.workdir)) > room:
         text = f"is longer than {room} bytes, so that the path of a socket in it would be too long"
         yield Violation("workdir", text, "length")
+
+
+def _address_violations(addresses: Sequence[ControlPlaneAddress]) -> Iterator[Violation]:
+    if len(addresses) > CONTROL_PLANES_MAX:
+        yield Violation("controlPlanes", f"must be at most {CONTROL_PLANES_MAX}", "length")
+        return
+    for index, each in enumerate(addresses):
+        host = certificate_facts.normalized_host(each.host)
+        if not certificate_facts.is_address(host) and not names.is_subdomain(host):
+            path = f"controlPlanes[{index}].host"
+            yield Violation(path, "must be an IP address or a DNS name", "address")
+        if not 0 <= each.xds_port <= _PORT_MAX:
+            path = f"controlPlanes[{index}].xdsPort"
+            yield Violation(path, f"must be in range [0, {_PORT_MAX}]", "range")
+
+
+def other_control_planes(request: BootstrapRequest, xds_port: int) -> tuple[AdsEndpoint, ...]:
+    """The other control planes that a proxy may use."""
+    return tuple(
+        AdsEndpoint(certificate_facts.normalized_host(each.host), each.xds_port or xds_port)
+        for each in request.control_planes
+    )
+
+
+def may_move(request: BootstrapRequest, host: str) -> bool:
+    """Whether a proxy may have several control planes: it names more than one, or a name with addresses."""
+    is_name = not certificate_facts.is_address(host) and network.is_own_agent(request.features)
+    return bool(request.control_planes) or is_name
 
 
 def unserved(proxy_type: str) -> Violation:

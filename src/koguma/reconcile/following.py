@@ -6,7 +6,9 @@ later, and does not hold up the others.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -21,8 +23,35 @@ from koguma.store.unavailable import log_unavailable
 from koguma.store.watch import Watch
 
 PAUSE_SECONDS: Final = 0.05  # changes that come together are looked at together
+# How many times longer a loop pauses than it worked where changes do not end, however large a mesh is.
+PAUSE_SHARE: Final = 10
+PAUSE_SECONDS_MAX: Final = 1.0
 RETRY_SECONDS: Final = 5.0
 WAIT_SECONDS_MAX: Final = 3600.0
+
+
+class Pace:
+    """How long changes are collected before they are looked at: a moment, but longer after long work.
+
+    While thousands of proxies connect, each of them is a change; a change that comes alone does not wait.
+    """
+
+    def __init__(self) -> None:
+        self._rests_until = 0.0
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Measure the work in the body."""
+        began_at = time.monotonic()
+        try:
+            yield
+        finally:
+            now = time.monotonic()
+            self._rests_until = now + min(PAUSE_SHARE * (now - began_at), PAUSE_SECONDS_MAX)
+
+    async def pause(self) -> None:
+        """Let changes collect."""
+        await asyncio.sleep(max(PAUSE_SECONDS, self._rests_until - time.monotonic()))
 
 
 async def follow(

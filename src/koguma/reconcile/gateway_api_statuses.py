@@ -4,7 +4,6 @@ The engine says what is true of each object. Only those are looked at whose answ
 somebody else has written. Nobody leads: a write is a compare-and-swap, and equal statuses are not written.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -19,7 +18,7 @@ from koguma.core.gateway_api import backend_tls, backend_tls_status, objects, ro
 from koguma.core.incremental import Db, Question, Watcher
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
-from koguma.reconcile.following import PAUSE_SECONDS, follow
+from koguma.reconcile.following import Pace, follow
 from koguma.store.contract import Put, Transaction, rfc3339
 from koguma.store.watch import Watch
 
@@ -49,6 +48,7 @@ class GatewayApiStatuses:
         self._clock = clock
         self._db: Db | None = None
         self._watcher: Watcher | None = None
+        self._pace = Pace()
 
     async def run(self) -> None:
         """Look at all objects, and then at those that a change concerns."""
@@ -59,9 +59,10 @@ class GatewayApiStatuses:
         await self._settle(())
         while True:
             changes = await watch.next_batch(None)
-            await asyncio.sleep(PAUSE_SECONDS)
+            await self._pace.pause()
             changes += await watch.next_batch(0)
-            await self._settle({change.resource.key for change in changes})
+            with self._pace.working():
+                await self._settle({change.resource.key for change in changes})
 
     async def _settle(self, touched: Iterable[Key]) -> None:
         """Write the statuses that are no longer true; `touched` are objects that somebody has written."""

@@ -4,7 +4,6 @@ What they say is decided in `core/gateway_api/statuses.py`. The class that is th
 if somebody deletes it.
 """
 
-import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from typing import Final
@@ -17,7 +16,7 @@ from koguma.application.context import Context
 from koguma.core.gateway_api import objects, statuses
 from koguma.model.resource import Resource
 from koguma.reconcile import initial_objects
-from koguma.reconcile.following import PAUSE_SECONDS, follow
+from koguma.reconcile.following import Pace, follow
 from koguma.store.contract import Ensure, Put, Transaction, rfc3339
 from koguma.store.watch import Watch
 
@@ -42,6 +41,7 @@ class GatewayStatuses:
     def __init__(self, context: Context, clock: Callable[[], datetime]) -> None:
         self._context = context
         self._clock = clock
+        self._pace = Pace()
 
     async def run(self) -> None:
         """Look at all of them, and again after each change."""
@@ -51,9 +51,10 @@ class GatewayStatuses:
         await self.settle()
         while True:
             await watch.next_batch(None)
-            await asyncio.sleep(PAUSE_SECONDS)
+            await self._pace.pause()
             await watch.next_batch(0)
-            await self.settle()
+            with self._pace.working():
+                await self.settle()
 
     async def settle(self) -> None:
         """Write what is not as it should be."""

@@ -1,6 +1,5 @@
 """Service generator: the MeshServices and Workloads that follow from the Dataplanes."""
 
-import asyncio
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Final, assert_never
@@ -15,7 +14,7 @@ from koguma.core.incremental import Db
 from koguma.core.services import ReconcileProblem
 from koguma.model.errors import Invalid, NotFound
 from koguma.model.resource import Key, Resource
-from koguma.reconcile.following import PAUSE_SECONDS, MeshLoop, changed_meshes, follow
+from koguma.reconcile.following import MeshLoop, Pace, changed_meshes, follow
 from koguma.store.contract import Operation, Put, Require, Transaction
 from koguma.store.watch import Watch
 
@@ -37,6 +36,7 @@ class ServiceGenerator:
         self._grace = grace
         self._loop = MeshLoop(context, clock, "service generator", _log, self._reconcile)
         self._service_problems: dict[str, tuple[ReconcileProblem, ...]] = {}
+        self._pace = Pace()
         # By mesh: what was required and stored when there was nothing to do, now or later.
         self._settled: dict[str, tuple[services.DesiredServices, tuple[Resource, ...]]] = {}
 
@@ -52,10 +52,11 @@ class ServiceGenerator:
     async def _follow(self, watch: Watch) -> None:
         meshes = self._loop.meshes()
         while True:
-            await self.settle(meshes)
+            with self._pace.working():
+                await self.settle(meshes)
             changes = await self._loop.next_changes(watch)
             if changes:
-                await asyncio.sleep(PAUSE_SECONDS)
+                await self._pace.pause()
                 changes += await watch.next_batch(0)
             meshes = self._loop.due() | changed_meshes(changes)
 

@@ -3,7 +3,6 @@
 What a status says is decided in `core/statuses.py`; here is only when to look, and how often to write.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
@@ -24,17 +23,14 @@ from koguma.core.vips import Ranges
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.reconcile import used_addresses
-from koguma.reconcile.following import PAUSE_SECONDS, MeshLoop, changed_meshes, follow
+from koguma.reconcile.following import PAUSE_SECONDS, MeshLoop, Pace, changed_meshes, follow
 from koguma.store.contract import Change, Op, Put, Transaction
 from koguma.store.watch import Watch
 
 COUNT_INTERVAL: Final = timedelta(seconds=1)  # between two counts of the proxies of a service, at least
-# How many times longer we pause than we work, however large a mesh is; and the same where only proxies
-# connect and disconnect, which thousands may do at once.
-PAUSE_SHARE: Final = 4
+# How many times longer that is than we worked, since thousands of proxies may connect at once.
 COUNT_PAUSE_SHARE: Final = 60
 COUNT_PAUSE_SECONDS_MAX: Final = 5.0
-PAUSE_SECONDS_MAX: Final = 1.0
 NO_ADDRESS_INTERVAL: Final = timedelta(minutes=5)  # until an address that was freed may be free to use
 REASON: Final = "status"
 
@@ -73,6 +69,7 @@ class StatusWriter:
         self._ranges = ranges
         self._history = AddressHistory(since=clock())
         self._proxies = ConnectedProxies(frozenset(), frozenset())
+        self._pace = Pace()
         self._count_interval = COUNT_INTERVAL
         self._loop = MeshLoop(context, clock, "status writer", _log, self._reconcile)
         self._looked_at: dict[str, datetime] = {}
@@ -101,13 +98,14 @@ class StatusWriter:
         self._history = AddressHistory(since=self._clock())  # from here on every freed address is seen
         while True:
             began_at = time.monotonic()
-            await self.settle(meshes)
+            with self._pace.working():
+                await self.settle(meshes)
             seconds = time.monotonic() - began_at
             pause = timedelta(seconds=min(COUNT_PAUSE_SHARE * seconds, COUNT_PAUSE_SECONDS_MAX))
             self._count_interval = max(COUNT_INTERVAL, pause)
             changes = await self._loop.next_changes(watch)
             if changes:
-                await asyncio.sleep(min(max(PAUSE_SHARE * seconds, PAUSE_SECONDS), PAUSE_SECONDS_MAX))
+                await self._pace.pause()
                 changes += await watch.next_batch(0)
             self._mark(changes)
             meshes = self._loop.due() | self._concerned(changes)
@@ -187,8 +185,8 @@ class StatusWriter:
             return True
         if written.counts == after.status[statuses.COUNTS]:
             return False  # another control plane counts otherwise, and has seen our count
-        if now < written.at + COUNT_INTERVAL:
-            self._loop.schedule(mesh, written.at + COUNT_INTERVAL)
+        if now < written.at + self._count_interval:
+            self._loop.schedule(mesh, written.at + self._count_interval)
             return False
         return True
 

@@ -4,6 +4,8 @@ import ssl
 
 import pytest
 
+from koguma.identity import files
+from koguma.runtime.clock import now
 from tests.control_plane import LocalControlPlane
 from tests.kube_client import CORE, KubeClient, accepted, config_maps_in
 from tests.waiting import eventually, until
@@ -62,13 +64,15 @@ def test_a_namespace_ends_with_its_contents(contents):
     assert not config_maps.exists(CA)
 
 
-def test_two_control_planes_publish_the_cas_of_both(tmp_path, postgres):
+def test_what_two_control_planes_present_is_published_of_both(tmp_path, postgres):
     url = postgres.database()
+    given = files.server_credentials(tmp_path / "given", (), now())
+    own = {"tls_cert_file": str(given.certificate_path), "tls_key_file": str(given.key_path)}
     with (
         LocalControlPlane(tmp_path / "one", store=url, feature_gates="") as one,
-        LocalControlPlane(tmp_path / "two", store=url, feature_gates="") as two,
+        LocalControlPlane(tmp_path / "two", store=url, feature_gates="", **own),
     ):
-        both = {(plane.data_dir / "ca.pem").read_text() for plane in (one, two)}
+        both = {(one.data_dir / "ca.pem").read_text(), given.certificate}
         config_maps = config_maps_in(one, "default")
         until(lambda: config_maps.exists(CA))
         until(lambda: all(ca in certificates(config_maps) for ca in both), "both are there")
