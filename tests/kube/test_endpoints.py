@@ -6,7 +6,7 @@ import pytest
 
 from koguma.kinds import KINDS
 from koguma.kube import endpoints, v1_conversion
-from koguma.kube.registry import ALL_VERBS, READ_VERBS, Registry
+from koguma.kube.registry import ALL_VERBS, COMPUTED_VERBS, READ_VERBS, Registry
 from koguma.model.kind import Kinds
 from koguma.policies import POLICIES
 
@@ -99,7 +99,8 @@ def test_each_of_our_kinds_is_served_twice_over_one_set(kind):
     assert kuma.short_names == ((kind.short,) if kind.short else ())
     assert koguma.short_names == ()  # a word that two endpoints have makes kubectl warn
     for endpoint in (kuma, koguma):
-        assert endpoint.verbs == (READ_VERBS if kind.read_only else ALL_VERBS)
+        verbs = READ_VERBS if kind.read_only else ALL_VERBS
+        assert endpoint.verbs == (verbs if kind.computed is None else COMPUTED_VERBS)
         assert endpoint.subresources == (() if kind.status is None else ("status",))
         word = endpoint.group.removesuffix(".io")  # each its own, or one object would be listed twice
         assert endpoint.categories == ((word, f"{word}-policies") if kind.policy else (word,))

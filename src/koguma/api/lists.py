@@ -9,6 +9,7 @@ from aiohttp import web
 from multidict import MultiMapping
 
 from koguma.api.parameters import SIZE_DEFAULT, SIZE_MAX
+from koguma.kinds.insights import SERVICE_TYPES
 from koguma.model import labels, tags
 from koguma.model.errors import BadRequest, Invalid
 from koguma.model.resource import Resource
@@ -72,6 +73,7 @@ def _filters(query: MultiMapping[str], path: str, mesh: str | None) -> Iterator[
     if pairs:
         yield lambda resource: any(_has_tags(tag_set, pairs) for tag_set in _tag_sets(resource))
     yield from _gateway_filter(query.get("gateway", ""), path)
+    yield from _service_filter(query.get("type", ""))
 
 
 def _has_label(label: str, value: str, resource: Resource) -> bool:
@@ -125,6 +127,20 @@ def _gateway_filter(word: str, path: str) -> Iterator[ResourceFilter]:
             # Kuma's message, with its misspelling.
             text = f"shoud use `true`, `false`, 'builtin' or 'delegated' instead of {word[:100]}"
             raise Invalid([Violation(f"{path}.gateway", text, "enum")])
+
+
+def _service_filter(text: str) -> Iterator[ResourceFilter]:
+    """Service insights of some types."""
+    if not text:
+        return
+    types = set(text.split(","))
+    if not types <= set(SERVICE_TYPES):
+        one_of = f"must be some of {', '.join(SERVICE_TYPES)}, separated by commas"
+        # Kuma's message.
+        raise BadRequest(
+            "bad request: unsupported service type", violations=[Violation("type", one_of, "enum")]
+        )
+    yield lambda service: (service.spec.get("serviceType") or SERVICE_TYPES[0]) in types
 
 
 def _gateway(dataplane: Resource) -> Json:

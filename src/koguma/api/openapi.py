@@ -6,15 +6,21 @@ from typing import Final
 import msgspec
 
 from koguma import __version__
-from koguma.api import openapi_system, parameters, watch
-from koguma.api.openapi_parts import answer, content, errors
+from koguma.api import openapi_overviews, openapi_system, parameters, watch
+from koguma.api.openapi_parts import (
+    MESH_IN_PATH,
+    NAME_IN_PATH,
+    NAME_PATTERN,
+    answer,
+    content,
+    errors,
+)
 from koguma.identity.proxy_types import EGRESS
 from koguma.model import forms, json_patch
 from koguma.model.kind import Kind, Kinds
 from koguma.model.schema import Json, json_schemas
 
 _REF: Final = "#/components/schemas/{name}"
-_NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
 _ERROR: Final[Json] = {
     "type": "object",
@@ -100,7 +106,8 @@ def _paths(kinds: Kinds) -> dict[str, Json]:
     """The operations of each path, with the query parameters of `parameters.table`."""
     descriptions = openapi_system.paths()
     for kind in kinds:
-        descriptions |= {**_kind_paths(kind), **_inspect_paths(kind), **_envoy_paths(kind)}
+        described_kind = {**_kind_paths(kind), **_inspect_paths(kind), **_envoy_paths(kind)}
+        descriptions |= {**described_kind, **openapi_overviews.paths(kind)}
     described: dict[str, Json] = {}
     for path, declared in parameters.table(kinds).items():
         described[path] = descriptions[path]
@@ -134,7 +141,7 @@ def _portable(schema: Json) -> Json:
 def _object(kind: Kind, refs: Mapping[str, Json], components: Mapping[str, Json]) -> Json:
     properties: dict[str, Json] = {
         "type": {"type": "string", "const": kind.name},
-        "name": {"type": "string", "pattern": _NAME_PATTERN, "maxLength": 253},
+        "name": {"type": "string", "pattern": NAME_PATTERN, "maxLength": 253},
         **({"mesh": {"type": "string"}} if kind.is_mesh_scoped else {}),
         **_META,
     }
@@ -163,29 +170,14 @@ def _kind_paths(kind: Kind) -> dict[str, Json]:
     if not kind.is_mesh_scoped:
         return {
             f"/{kind.path}": {"get": _list(kind)},
-            f"/{kind.path}/{{name}}": _item(kind, [_NAME]),
+            f"/{kind.path}/{{name}}": _item(kind, [NAME_IN_PATH]),
         }
     base = f"/meshes/{{mesh}}/{kind.path}"
     return {
         f"/{kind.path}": {"get": _list(kind, everywhere=True)},
-        base: {"parameters": [_MESH], "get": _list(kind)},
-        f"{base}/{{name}}": _item(kind, [_MESH, _NAME]),
+        base: {"parameters": [MESH_IN_PATH], "get": _list(kind)},
+        f"{base}/{{name}}": _item(kind, [MESH_IN_PATH, NAME_IN_PATH]),
     }
-
-
-_NAME: Final[Json] = {
-    "name": "name",
-    "in": "path",
-    "required": True,
-    "description": "The core name.",
-    "schema": {"type": "string", "pattern": _NAME_PATTERN, "maxLength": 253},
-}
-_MESH: Final[Json] = {
-    "name": "mesh",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string", "pattern": r"^[a-z]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63},
-}
 
 
 def _list(kind: Kind, *, everywhere: bool = False) -> Json:
@@ -200,11 +192,13 @@ def _list(kind: Kind, *, everywhere: bool = False) -> Json:
         },
     }
     shown = answer(f"{kind.display_names[1]}.", schema)
-    shown["content"] |= content({"type": "string"}, watch.CONTENT_TYPE)
+    if kind.computed is None:
+        shown["content"] |= content({"type": "string"}, watch.CONTENT_TYPE)
+    unwatchable = (405,) if kind.computed is not None else ()
     return {
         "operationId": f"list{kind.name}{'Everywhere' if everywhere else ''}",
         "tags": [kind.name],
-        "responses": {"200": shown, **errors(400, 401, 403, 404, 410)},
+        "responses": {"200": shown, **errors(400, 401, 403, 404, *unwatchable, 410)},
     }
 
 
@@ -284,11 +278,11 @@ _OF_EGRESS: Final = {
 
 def _envoy_paths(kind: Kind) -> dict[str, Json]:
     """What the Envoy of a proxy shows."""
-    in_mesh = [_MESH] if kind.is_mesh_scoped else []
+    in_mesh = [MESH_IN_PATH] if kind.is_mesh_scoped else []
     base = f"/meshes/{{mesh}}/{kind.path}" if in_mesh else f"/{kind.path}"
     return {
         f"{base}/{{name}}/{path}": {
-            "parameters": [*in_mesh, _NAME],
+            "parameters": [*in_mesh, NAME_IN_PATH],
             "get": openapi_system.envoy_page(kind.name, path),
         }
         for path in parameters.OF_ENVOY
@@ -335,8 +329,8 @@ def _inspected(path: str, operation: str, listed: str, words: str, *, is_in_mesh
     schema = {"type": "object", "required": [listed], "properties": {listed: {"type": type_}}}
     return {
         "parameters": [
-            *((_MESH,) if is_in_mesh else ()),
-            _NAME,
+            *((MESH_IN_PATH,) if is_in_mesh else ()),
+            NAME_IN_PATH,
             *({"name": name, "in": "path", "required": True, "schema": text} for name in parts),
         ],
         "get": {
@@ -362,7 +356,7 @@ def _selected(kind: Kind, operation: str, words: str = "") -> Json:
     }
     shown = answer(words or f"The proxies that the {kind.display_names[0]} selects.", schema)
     return {
-        "parameters": [_MESH, _NAME],
+        "parameters": [MESH_IN_PATH, NAME_IN_PATH],
         "get": {
             "operationId": f"{operation}{kind.name}",
             "tags": ["Inspect"],

@@ -1,10 +1,24 @@
-"""Parts of the OpenAPI document that its modules share: bodies and error responses."""
+"""Parts of the OpenAPI document that its modules share: parameters of paths, bodies and error responses."""
 
 from typing import Final
 
 from koguma.api.call import JSON
 from koguma.model.schema import Json
 
+NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+NAME_IN_PATH: Final[Json] = {
+    "name": "name",
+    "in": "path",
+    "required": True,
+    "description": "The core name.",
+    "schema": {"type": "string", "pattern": NAME_PATTERN, "maxLength": 253},
+}
+MESH_IN_PATH: Final[Json] = {
+    "name": "mesh",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "pattern": r"^[a-z]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63},
+}
 _ERROR_WORDS: Final = {
     400: "What was sent is wrong; `invalid_parameters` says where.",
     401: "The token does not hold.",

@@ -46,21 +46,22 @@ def _open(path: Json) -> Json:
 def paths() -> dict[str, Json]:
     """The paths that are not about objects of a kind."""
     return {
+        **_token_paths(),
         "/": _open(_page("index", "Who answers here.")),
         "/config": _page("config", "The effective settings, secrets masked.", 401, 403),
         "/who-am-i": _open(_page("whoAmI", "The user that this request counts as.", 401)),
         "/policies": _page("policies", "All policy kinds.", 401, 403),
         "/_resources": _page("resources", "All kinds, with paths, short names and resourceID.", 401, 403),
+        "/global-insight": _page(
+            "globalInsight", "Proxies, services, objects and zones in numbers.", 401, 403
+        ),
+        "/global-insights": _page("globalInsights", "Objects outside of meshes in numbers.", 401, 403),
         "/healthy": _open(_page("healthy", "It lives.")),
         "/ready": _open(_page("ready", "It can do its work.", 503)),
         "/metrics": _page("metrics", "Numbers for Prometheus.", 401, 403, media="text/plain"),
         "/_check": _page("check", "What was looked at, and what to do where it is not fine.", 401, 403),
         "/_proxies": _page("proxies", "The proxies connected here, and how far each is.", 401, 403, 404),
         "/openapi.json": _page("openapi", "This description.", 401, 403),
-        "/tokens/user": _issued("issueUserToken", "A token for a user."),
-        "/tokens/dataplane": _issued("issueDataplaneToken", "A token for a proxy."),
-        "/tokens/zone": _issued("issueZoneToken", "A token for the proxies of a zone."),
-        "/tokens/_review": _issued("reviewToken", "Whether a token holds, and what it is for.", JSON),
         "/_kri/{kri}": {
             "parameters": [{"name": "kri", "in": "path", "required": True, "schema": {"type": "string"}}],
             "get": {
@@ -111,6 +112,15 @@ def paths() -> dict[str, Json]:
                 },
             }
         },
+    }
+
+
+def _token_paths() -> dict[str, Json]:
+    return {
+        "/tokens/user": _issued("issueUserToken", "A token for a user."),
+        "/tokens/dataplane": _issued("issueDataplaneToken", "A token for a proxy."),
+        "/tokens/zone": _issued("issueZoneToken", "A token for the proxies of a zone."),
+        "/tokens/_review": _issued("reviewToken", "Whether a token holds, and what it is for.", JSON),
     }
 
 

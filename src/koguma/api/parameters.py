@@ -86,6 +86,12 @@ GATEWAY: Final = QueryParameter(
     "Only gateways, only sidecars (`false`), or only gateways of one sort.",
     {"type": "string", "enum": ["true", "false", "builtin", "delegated"]},
 )
+SERVICE_TYPE: Final = QueryParameter(
+    "type",
+    "Only services of these types, separated by commas: internal, external, gateway_delegated,"
+    " gateway_builtin.",
+)
+INGRESS: Final = QueryParameter("ingress", "Has no effect: zone ingresses are no Dataplanes any more.")
 DRY_RUN: Final = QueryParameter(
     "dryRun", "Check, and write nothing.", {"type": "string", "enum": ["All", "true", "false", "0"]}
 )
@@ -152,6 +158,8 @@ SYSTEM: Final[Mapping[str, PlainPath]] = {
     "/_resources": PlainPath({"GET": _ignored()}),
     "/_kri/{kri}": READ_ONLY_ITEM,
     "/_apply": PlainPath({"POST": (DRY_RUN, FIELD_VALIDATION)}),
+    "/global-insight": PlainPath({"GET": _ignored()}),
+    "/global-insights": PlainPath({"GET": _ignored()}),
     "/_export": NOTHING,
     "/_import": PlainPath({"POST": (DRY_RUN, PRUNE)}),
     "/_migrations/storage": PlainPath({"GET": (), "POST": (AFTER,)}),
@@ -195,7 +203,24 @@ _HOSTS: Final = ("MeshService", "MeshExternalService", "MeshMultiZoneService")
 
 def listed(kind: Kind) -> PlainPath:
     """The query parameters of a kind's lists."""
-    return PlainPath({"GET": (*_LIST, TAG, GATEWAY) if kind.name == "Dataplane" else _LIST})
+    own = {"Dataplane": (TAG, GATEWAY), "ServiceInsight": (SERVICE_TYPE,)}
+    return PlainPath({"GET": (*_LIST, *own.get(kind.name, ()))})
+
+
+# Kinds with overviews, and Kuma's older words for the path of these.
+OVERVIEWS: Final[Mapping[str, str]] = {
+    "Dataplane": "dataplanes+insights",
+    "Zone": "zones+insights",
+    "ZoneIngress": "zoneingresses+insights",
+    "ZoneEgress": "zoneegressoverviews",
+}
+OVERVIEW: Final = "_overview"
+
+
+def overviews(kind: Kind) -> PlainPath:
+    """The query parameters of the overviews of a kind."""
+    used = (SIZE, OFFSET, NAME, FILTER, NAMESPACE, MESH)
+    return PlainPath({"GET": _ignored(*used, *((TAG, GATEWAY, INGRESS) if kind.name == "Dataplane" else ()))})
 
 
 def item(kind: Kind) -> PlainPath:
@@ -241,14 +266,31 @@ def table(kinds: Kinds) -> dict[str, PlainPath]:
     return paths
 
 
+def _base(kind: Kind) -> str:
+    return f"meshes/{{mesh}}/{kind.path}" if kind.is_mesh_scoped else kind.path
+
+
 def _of_kind(kind: Kind) -> dict[str, PlainPath]:
-    base = f"meshes/{{mesh}}/{kind.path}" if kind.is_mesh_scoped else kind.path
+    base = _base(kind)
     return {
         kind.path: listed(kind),
         base: listed(kind),
         f"{base}/{{name}}": item(kind),
         **{f"{base}/{{name}}/{rest}": path_parameters for rest, path_parameters in below(kind).items()},
+        **overview_paths(kind),
     }
+
+
+def overview_paths(kind: Kind) -> dict[str, PlainPath]:
+    """The paths of the overviews of a kind, with Kuma's older ones; none where it has none."""
+    older = OVERVIEWS.get(kind.name)
+    if older is None:
+        return {}
+    base = _base(kind)
+    older_base = f"{base.removesuffix(kind.path)}{older}"
+    lists = {f"{kind.path}/{OVERVIEW}", f"{base}/{OVERVIEW}", older, older_base}
+    items = (f"{base}/{{name}}/{OVERVIEW}", f"{older_base}/{{name}}")
+    return {**dict.fromkeys(sorted(lists), overviews(kind)), **dict.fromkeys(items, UNPAGED)}
 
 
 def check(names: Iterable[str], known: tuple[QueryParameter, ...]) -> None:

@@ -13,6 +13,7 @@ from koguma.application import (
     admission_candidate,
     advice,
     compare_and_swap,
+    computed_access,
     inline_secrets,
     quota,
     transactions,
@@ -50,6 +51,7 @@ class PlainObjects:
         """One object."""
         context = self._context
         context.check(call.user, "get", kind, mesh, name)
+        computed_access.check_get(context, call.user, kind, mesh, name)
         resource = context.state.named(kind.name, mesh, name)
         if resource is None:
             if kind.is_mesh_scoped:
@@ -58,7 +60,9 @@ class PlainObjects:
         return self.show(call, resource)
 
     def show(self, call: Call, resource: Resource) -> web.Response:
-        """An object in the form that the query asks for, with its ETag."""
+        """An object in the form that the query asks for, with its ETag; a computed one has none."""
+        if self._context.kinds[resource.kind].computed is not None:
+            return answer(self._encoding(call)(resource))
         headers = {"ETag": etag(resource.revision)}
         if call.header("If-None-Match") == headers["ETag"]:
             return web.Response(status=304, headers=headers)
@@ -84,18 +88,23 @@ class PlainObjects:
         """A page of the objects of a kind, in one mesh or (None) everywhere."""
         context = self._context
         context.check(call.user, "list", kind, mesh or "")
+        computed_access.check_list(context, call.user, kind, mesh)
         if mesh is not None and kind.is_mesh_scoped:
             context.check_mesh(call.user, mesh)
         if "revision" in call.query:
             raise BadRequest('query parameter "revision" goes with watch=true')
         page, encode = lists.page(call.query), self._encoding(call)
-        matches = lists.resource_filter(call.query, call.request.path, mesh)
-        resources: Sequence[Resource] = context.state.listed(kind.name, mesh)
-        if matches is not None:
-            resources = [resource for resource in resources if matches(resource)]
+        filters = (
+            lists.resource_filter(call.query, call.request.path, mesh),
+            computed_access.plain_filter(context, call.user, kind),
+        )
+        resources = context.listed(kind, mesh)
+        for matches in filters:
+            if matches is not None:
+                resources = [resource for resource in resources if matches(resource)]
         end = page.offset + page.size
         link = lists.next_link(call.request, end) if end < len(resources) else None
-        items = list(map(encode, resources[page.offset : end]))
+        items = list(map(encode, context.filled(kind, resources[page.offset : end])))
         headers = {"Koguma-Revision": str(context.state.revision)}
         call.is_compressible = not compression.may_hold_secrets(kind)
         return answer(lists.body(items, len(resources), link), headers=headers)
@@ -287,6 +296,11 @@ def read_only_reason(kind: Kind, context: Context) -> str:
         return f"{kind.name} is written by the control plane alone"
     other = "a zone" if context.control_plane.is_global else "the Global"
     return f"On this control plane {kind.name} is read-only; write it on {other} control plane"
+
+
+def unwatchable(kind: Kind) -> str:
+    """Why a kind cannot be watched."""
+    return f"{kind.name} is computed when it is read, and cannot be watched; ask again"
 
 
 def _form(word: str) -> Form:

@@ -21,7 +21,10 @@ class PlainEncoder:
         ] = {}  # by uid: Python caches the hash of a str, not of a Key
 
     def bytes(self, resource: Resource, user: User) -> bytes:
-        """The object in the plain form, as a user may see it. Objects with inline secrets are not cached."""
+        """The object in the plain form, as a user may see it. Objects with inline secrets are not cached.
+
+        Nor are computed ones, which change without a revision.
+        """
         cached = self._cached.get(resource.uid)
         if cached is not None and cached[0] == resource.revision:
             return cached[1]
@@ -29,6 +32,8 @@ class PlainEncoder:
         if inline_secrets.with_placeholders(context, resource) is not resource:
             return msgspec.json.encode(forms.plain(inline_secrets.visible(context, user, resource), kind))
         data = msgspec.json.encode(forms.plain(resource, kind))
+        if kind.computed is not None:
+            return data
         if len(self._cached) >= _CACHED_MAX:  # mostly deleted objects; live ones are encoded again
             self._cached.clear()
         self._cached[resource.uid] = (resource.revision, data)

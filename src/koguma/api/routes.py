@@ -5,13 +5,14 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 from aiohttp import web
 
-from koguma.api import parameters
+from koguma.api import parameters, plain
 from koguma.api.apply import Apply
 from koguma.api.backup import Backup
 from koguma.api.call import Call
 from koguma.api.dispatch import Handler, HttpEndpoint, Route, RouteMatch
 from koguma.api.envoy_views import EnvoyPages
 from koguma.api.inspect import Inspect
+from koguma.api.overviews import Overviews
 from koguma.api.parameters import PlainPath
 from koguma.api.plain import PlainObjects
 from koguma.api.proxies import Proxies
@@ -21,6 +22,7 @@ from koguma.api.tokens import TokenIssuer
 from koguma.api.watch import Watches
 from koguma.api.zone_proxies import ZoneProxies
 from koguma.identity.proxy_types import EGRESS, SIDECAR
+from koguma.model.errors import NotAllowed
 from koguma.model.kind import Kind, Kinds
 
 _ITEM_TITLES = {
@@ -96,6 +98,8 @@ def objects(kinds: Kinds, handlers: PlainObjects, watches: Watches) -> Route:
 
     async def show(call: Call, kind: Kind, mesh: str | None) -> web.StreamResponse:
         if call.query and call.flag("watch"):
+            if kind.computed is not None:
+                raise NotAllowed(plain.unwatchable(kind))
             return await watches.watch(call, kind, mesh)
         return await handlers.list(call, kind, mesh)
 
@@ -128,6 +132,33 @@ def objects(kinds: Kinds, handlers: PlainObjects, watches: Watches) -> Route:
                 return items[kind.name], (kind, mesh or "", rest[1])
             case _:
                 return None
+
+    return route
+
+
+def overviews(kinds: Kinds, handlers: Overviews) -> Route:
+    """`_overview` below a kind or an object of it, and Kuma's older paths for the same."""
+    by_older_path = {path: kinds[name] for name, path in parameters.OVERVIEWS.items()}
+    many = HttpEndpoint("overview", {"GET": handlers.list}, _LIST_TITLES)
+    lists = {name: _declared(many, parameters.overviews(kinds[name])) for name in parameters.OVERVIEWS}
+    one = _declared(HttpEndpoint("overview", {"GET": handlers.get}, _ITEM_TITLES), parameters.UNPAGED)
+
+    def route(segments: tuple[str, ...]) -> RouteMatch | None:
+        meshed = len(segments) > 2 and segments[0] == "meshes"  # noqa: PLR2004 - /meshes/{mesh}/<kind>
+        mesh, rest = (segments[1], segments[2:]) if meshed else (None, segments)
+        kind = by_older_path.get(rest[0]) if rest else None
+        if kind is not None:
+            rest = (*rest, parameters.OVERVIEW)
+        elif rest and rest[-1] == parameters.OVERVIEW:
+            kind = kinds.by_path.get(rest[0])
+        if kind is None or kind.name not in lists or (meshed and not kind.is_mesh_scoped):
+            return None
+        match rest:
+            case (_, _):
+                return lists[kind.name], (kind, mesh)
+            case (_, name, _) if meshed or not kind.is_mesh_scoped:
+                return one, (kind, mesh or "", name)
+        return None
 
     return route
 

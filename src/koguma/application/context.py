@@ -1,12 +1,13 @@
 """Context: the store, access rules and engine that handlers and writers work with; built once at start."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NoReturn
 
 import msgspec
 
 from koguma.access.authorizer import Attempt, Authorizer, namespace_of
 from koguma.access.user import User
+from koguma.application.computed_objects import ComputedObjects, NothingComputed
 from koguma.application.conversions import Conversions
 from koguma.application.live_catalog import LiveCatalog
 from koguma.application.trial_engine import TrialEngine
@@ -59,6 +60,7 @@ class Context(msgspec.Struct, frozen=True):
     catalogs: LiveCatalog = msgspec.field(default_factory=LiveCatalog)
     conversions: Conversions = msgspec.field(default_factory=lambda: Conversions(OutgoingCalls()))
     writes: WriteQueue = msgspec.field(default_factory=WriteQueue)  # turns of the writers of one object
+    computed: ComputedObjects = msgspec.field(default_factory=NothingComputed)  # objects that are not stored
 
     @property
     def state(self) -> State:
@@ -99,7 +101,7 @@ class Context(msgspec.Struct, frozen=True):
         Rules of a namespace apply to the namespace where the object is. For an object that does not exist it
         is the one in its name, so that whoever may read there gets a 404 and not a 403.
         """
-        stored = self.state.named(kind.name, mesh, name) if name else None
+        stored = self._place_of(kind, mesh, name) if name else None
         namespace = namespace_of(kind, self.control_plane, mesh, stored) if name else ""
         if not subresource and self.access.allows_on(user, verb, kind.plural, name, mesh, namespace):
             return  # most requests
@@ -111,6 +113,25 @@ class Context(msgspec.Struct, frozen=True):
         if may_be_there and self.access.allows(user, msgspec.structs.replace(attempt, namespace=suffix)):
             return
         self.refuse(user, kind, attempt)
+
+    def _place_of(self, kind: Kind, mesh: str, name: str) -> Resource | None:
+        """The stored object whose namespace counts: of one that is computed, what it is about."""
+        if kind.computed is None or kind.computed.is_summary:
+            return self.state.named(kind.name, mesh, name)
+        return self.state.named(kind.computed.kind, mesh, name)
+
+    def listed(self, kind: Kind, mesh: str | None) -> Sequence[Resource]:
+        """The objects of a kind, stored or computed, in all meshes or in one, sorted by mesh and core name.
+
+        Those that are computed may have no spec yet: see `filled`.
+        """
+        if kind.computed is None:
+            return self.state.listed(kind.name, mesh)
+        return self.computed.listed(kind.name, mesh)
+
+    def filled(self, kind: Kind, resources: Sequence[Resource]) -> Sequence[Resource]:
+        """Objects of a list with their specs."""
+        return resources if kind.computed is None else [*map(self.computed.filled, resources)]
 
     def check_any_write(self, user: User, kind: Kind, mesh: str, name: str) -> None:
         """Raise Forbidden where no rule lets the user write any object of a kind: then no body is read."""
@@ -134,7 +155,11 @@ class Context(msgspec.Struct, frozen=True):
 
     def find(self, user: User, kind: Kind, mesh: str, core_name: str) -> Resource:
         """The object of that core name."""
-        resource = self.state.named(kind.name, mesh, core_name)
+        if kind.computed is not None:
+            computed = self.computed.named(kind.name, mesh, core_name)
+            resource = self.computed.filled(computed) if computed is not None else None
+        else:
+            resource = self.state.named(kind.name, mesh, core_name)
         if resource is None:
             unreadable = self.unreadable(kind, mesh, core_name)
             if unreadable is not None:
@@ -150,7 +175,7 @@ class Context(msgspec.Struct, frozen=True):
         """A "did you mean" hint, where the user may list the names anyway."""
         if not self.access.allows_on(user, "list", kind.plural, "", mesh):
             return ""
-        names = [resource.core_name for resource in self.state.listed(kind.name, mesh)]
+        names = [resource.core_name for resource in self.listed(kind, mesh)]
         name_meant = nearest(name, names)
         return f'; did you mean "{name_meant}"?' if name_meant else ""
 

@@ -25,12 +25,14 @@ from koguma.api.backup import Backup
 from koguma.api.call import Call, answer
 from koguma.api.dispatch import Dispatch
 from koguma.api.envoy_views import EnvoyPages
+from koguma.api.global_insight import GlobalInsight
 from koguma.api.health import Checks, Health
 from koguma.api.inspect import Inspect
 from koguma.api.kube.account_tokens import AccountTokens
 from koguma.api.kube.form import KubeForm
 from koguma.api.metrics import Gauges, Metrics
 from koguma.api.open_watches import OpenWatches
+from koguma.api.overviews import Overviews
 from koguma.api.plain import PlainObjects
 from koguma.api.plain_encoder import PlainEncoder
 from koguma.api.proxies import Proxies
@@ -51,6 +53,7 @@ from koguma.control_plane.proxy_services import ProxyServices
 from koguma.control_plane.server_certificate import ServerIdentity
 from koguma.envoy import schema
 from koguma.envoy.patch_check import PatchChecker
+from koguma.fleet.insights.insights import Insights
 from koguma.identity import files, signing_keys
 from koguma.kube.kinds import NATIVE_KINDS
 from koguma.model import duration
@@ -103,6 +106,12 @@ class ControlPlane:
         self._http: HttpServer | None = None
         self._services: ServiceGenerator | None = None
         self._proxies: ProxyServices | None = None
+        self._insights = Insights(
+            self.kinds,
+            settings.control_plane,
+            lambda: self.store.state,
+            lambda: self._proxies.states if self._proxies else None,
+        )
         self._tracer: Tracer | None = None
         self._patch_checks: PatchChecker | None = None
 
@@ -213,6 +222,7 @@ class ControlPlane:
             catalogs=self.catalogs,
             conversions=Conversions(self._calls),
             calls=self._calls,
+            computed=self._insights,
         )
         return context, TokenKeys(lambda: self.store.state)
 
@@ -280,12 +290,15 @@ class ControlPlane:
             return answer(description)
 
         proxies = Proxies(context, self._shown_proxies, self._refused_proxies)
+        insight = GlobalInsight(context, self._insights, now)
         pages = {
             "healthy": (health.healthy, True),
             "ready": (health.ready, True),
             "metrics": (health.metrics, False),
             "_check": (health.check, False),
             "_proxies": (proxies.list, False),
+            "global-insight": (insight.show, False),
+            "global-insights": (insight.totals, False),
             "openapi.json": (show_openapi, False),
         }
         system = System(context, objects, resource_ids=with_ids)
@@ -299,6 +312,7 @@ class ControlPlane:
         )
         authenticator = Authenticator(verifier.user, self.settings.localhost_is_admin)
         variable = (
+            routes.overviews(self.kinds, Overviews(context, self._insights)),
             routes.objects(self.kinds, objects, watches),
             routes.inspect(
                 self.kinds,

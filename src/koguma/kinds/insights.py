@@ -1,7 +1,7 @@
 """Insights: what the control plane has seen of proxies, meshes, services and zones. Nobody writes these.
 
-They are kept in batches beside the ordinary objects, since they change with every heartbeat. Counters are
-numbers or, as protocol buffers print them, text.
+They change with every heartbeat, so they are not stored: they are computed when they are read, and cannot be
+watched. Counters are numbers or, as protocol buffers print them, text.
 """
 
 from collections.abc import Mapping
@@ -11,8 +11,15 @@ import msgspec
 
 from koguma.kinds.rules import Counter
 from koguma.model import columns
-from koguma.model.kind import GLOBAL_TO_ZONES, ZONE_TO_GLOBAL, Kind, Scope
+from koguma.model.kind import GLOBAL_TO_ZONES, ZONE_TO_GLOBAL, ComputedFrom, Kind, Scope
 from koguma.model.schema import Json, Spec, doc
+
+SERVICE_TYPES: Final = (
+    "internal",
+    "external",
+    "gateway_delegated",
+    "gateway_builtin",
+)  # the first is not shown
 
 _PROXY_DOC: Final = """What the control plane has seen of {subject}.
 
@@ -280,6 +287,7 @@ DATAPLANE = Kind(
     sync=ZONE_TO_GLOBAL,
     inline=True,
     read_only=True,
+    computed=ComputedFrom("Dataplane"),
 )
 
 ZONE_INGRESS = Kind(
@@ -292,6 +300,7 @@ ZONE_INGRESS = Kind(
     sync=ZONE_TO_GLOBAL,
     inline=True,
     read_only=True,
+    computed=ComputedFrom("ZoneIngress"),
 )
 
 ZONE_EGRESS = Kind(
@@ -304,6 +313,7 @@ ZONE_EGRESS = Kind(
     sync=ZONE_TO_GLOBAL,
     inline=True,
     read_only=True,
+    computed=ComputedFrom("ZoneEgress"),
 )
 
 MESH = Kind(
@@ -316,6 +326,7 @@ MESH = Kind(
     namespaced=False,
     inline=True,
     read_only=True,
+    computed=ComputedFrom("Dataplane", is_summary=True),
 )
 
 SERVICE = Kind(
@@ -328,6 +339,7 @@ SERVICE = Kind(
     namespaced=False,
     inline=True,
     read_only=True,
+    computed=ComputedFrom("Dataplane", is_summary=True),
 )
 
 ZONE = Kind(
@@ -340,4 +352,5 @@ ZONE = Kind(
     namespaced=False,
     inline=True,
     read_only=True,
+    computed=ComputedFrom("Zone"),
 )

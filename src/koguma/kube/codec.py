@@ -65,8 +65,9 @@ def _metadata(resource: Resource, endpoint: KubeEndpoint, control_plane: Control
     metadata: dict[str, Json] = {"name": name.name}
     if endpoint.namespaced:
         metadata["namespace"] = name.namespace
-    metadata["uid"] = resource.uid
-    metadata["resourceVersion"] = str(resource.revision)
+    if endpoint.kind.computed is None:  # one that is computed has neither, as metrics of pods
+        metadata["uid"] = resource.uid
+        metadata["resourceVersion"] = str(resource.revision)
     if endpoint.custom is not None or not endpoint.kind.at_root:
         metadata["generation"] = resource.generation
     metadata["creationTimestamp"] = resource.creation_time

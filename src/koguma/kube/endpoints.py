@@ -20,6 +20,7 @@ from koguma.kube.kinds import (
 )
 from koguma.kube.registry import (
     ALL_VERBS,
+    COMPUTED_VERBS,
     IDENTITY,
     KOGUMA,
     KUMA,
@@ -214,12 +215,18 @@ def _ours(kind: Kind, converter: Converter) -> Iterator[KubeEndpoint]:
             plural=kind.plural.replace("-", ""),  # as Kuma's own resources are called in Kubernetes
             set=stored,
             namespaced=namespaced_names.is_namespaced(kind),
-            verbs=READ_VERBS if kind.read_only else ALL_VERBS,
+            verbs=_verbs(kind),
             short_names=(kind.short,) if kind.short and between is None else (),  # one owner per word
             categories=_categories(group, kind),
             subresources=("status",) if kind.status is not None else (),
             converter=between,
         )
+
+
+def _verbs(kind: Kind) -> tuple[str, ...]:
+    if kind.computed is not None:
+        return COMPUTED_VERBS
+    return READ_VERBS if kind.read_only else ALL_VERBS
 
 
 def _categories(group: str, kind: Kind) -> tuple[str, ...]:

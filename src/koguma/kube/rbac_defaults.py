@@ -23,6 +23,8 @@ DISCOVERY_PATHS: Final = (
     "/api/*",
     "/apis",
     "/apis/*",
+    "/global-insight",
+    "/global-insights",
     "/openapi*",
     "/policies",
     *PUBLIC_PATHS,

@@ -24,6 +24,7 @@ KUMA: Final = "kuma.io"
 KOGUMA: Final = "koguma.io"
 _VERSION: Final = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
 READ_VERBS: Final = ("get", "list", "watch")
+COMPUTED_VERBS: Final = ("get", "list")  # of objects that are computed when they are read
 ALL_VERBS: Final = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 Convert = Callable[[Json], Json]  # a spec (for kinds at the root: all fields beside metadata) to another

@@ -227,7 +227,7 @@ MESH_OPEN_TELEMETRY_BACKEND: Final = (
 def _online(spec: Json, _status: Json) -> str:
     is_open = any(
         subscription.get("connectTime") and not subscription.get("disconnectTime")
-        for subscription in spec["subscriptions"]
+        for subscription in spec.get("subscriptions") or ()
     )
     return "Online" if is_open else "Offline"
 

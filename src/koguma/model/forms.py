@@ -218,8 +218,9 @@ def kubernetes(resource: Resource, kind: Kind, namespace: str) -> dict[str, Json
     metadata: dict[str, Json] = {"name": resource.name}
     if kind.namespaced:
         metadata["namespace"] = resource.namespace or namespace
-    metadata["uid"] = resource.uid
-    metadata["resourceVersion"] = str(resource.revision)
+    if kind.computed is None:  # one that is computed has neither
+        metadata["uid"] = resource.uid
+        metadata["resourceVersion"] = str(resource.revision)
     metadata["generation"] = resource.generation
     metadata["creationTimestamp"] = resource.creation_time
     if resource.labels:

@@ -211,6 +211,16 @@ class V1Conversion(msgspec.Struct, frozen=True):
     keeps: tuple[Deprecation, ...] = ()
 
 
+class ComputedFrom(msgspec.Struct, frozen=True):
+    """What the objects of a kind that is not stored are computed from when they are read.
+
+    Who may not read that may not read them either.
+    """
+
+    kind: str
+    is_summary: bool = False  # one object is about all of a mesh; else there is one for each of them
+
+
 class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """One kind. `validate` and `warn` see a spec that already fits the schema.
 
@@ -229,6 +239,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     system_namespace_only: bool = False
     inline: bool = False  # spec fields stand at the top level of the plain form
     read_only: bool = False
+    computed: ComputedFrom | None = None  # nothing is stored, so there are no revisions and no watches
     admin_only: bool = False
     admin_written: bool = False  # can do anything to a proxy, so that `edit` does not let one write it
     policy: Policy | None = None

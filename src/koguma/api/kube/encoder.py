@@ -25,7 +25,10 @@ class KubeEncoder:
     def bytes(
         self, resource: Resource, endpoint: KubeEndpoint, user: User, media: Media = JSON_MEDIA
     ) -> bytes:
-        """The object as the endpoint shows it to a user. Objects with inline secrets are not cached."""
+        """The object as the endpoint shows it to a user. Objects with inline secrets are not cached.
+
+        Nor are computed ones, which change without a revision.
+        """
         cached = self._cached.get((media, endpoint.shape_id))
         if cached is None:
             cached = self._cached[media, endpoint.shape_id] = {}
@@ -35,6 +38,8 @@ class KubeEncoder:
         if self.holds_secrets(resource):
             return media.object(self.visible_document(resource, endpoint, user))
         data = media.object(self.document(resource, endpoint))
+        if endpoint.kind.computed is not None:
+            return data
         if len(cached) >= _CACHED_MAX:  # mostly deleted objects; live ones are encoded again
             cached.clear()
         cached[resource.uid] = (resource.revision, data)

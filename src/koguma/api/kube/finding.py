@@ -69,7 +69,9 @@ class Finder:
         return found
 
     def find(self, endpoint: KubeEndpoint, namespace: str, name: str) -> Resource | Unreadable | None:
-        """What is stored under a namespace and name, readable or not."""
+        """What is stored under a namespace and name, readable or not; or what is computed of that."""
+        if endpoint.kind.computed is not None:
+            return self._find_computed(endpoint, NamespacedName(namespace, name))
         kind, control_plane, state = endpoint.kind, self._context.control_plane, self._context.state
         named = NamespacedName(namespace if endpoint.namespaced else "", name)
         zone = identity.local_zone(kind, control_plane)
@@ -90,6 +92,12 @@ class Finder:
                 return found
         return None
 
+    def _find_computed(self, endpoint: KubeEndpoint, named: NamespacedName) -> Resource | None:
+        objects = self.snapshot(endpoint).objects
+        at = bisect_left(objects, named, key=_name_of)
+        is_there = at < len(objects) and objects[at][0] == named
+        return self._context.computed.filled(objects[at][1]) if is_there else None
+
     def unreadable(self, endpoint: KubeEndpoint) -> Iterator[Unreadable]:
         """The stored objects of an endpoint that cannot be decoded."""
         stored_as = endpoint.set.stored_as
@@ -100,7 +108,7 @@ class Finder:
     def snapshot(self, endpoint: KubeEndpoint) -> ListSnapshot:
         """All objects of an endpoint, as they are now."""
         state, stored_as = self._context.state, endpoint.set.stored_as
-        listed = state.listed(stored_as)
+        listed = self._context.listed(endpoint.kind, None)
         cached = self._sorted.get(stored_as)
         if cached is None or cached[0] is not listed:
             named_resources = tuple(

@@ -10,7 +10,7 @@ from koguma.api.call import Call
 from koguma.api.kube import options
 from koguma.api.kube.answers import Answers
 from koguma.api.kube.finding import Finder
-from koguma.api.kube.target import RequestTarget, check
+from koguma.api.kube.target import RequestTarget, check, check_source, source_filter
 from koguma.application.context import Context
 from koguma.kube import namespaced_names, selectable_fields, selectors
 from koguma.kube.registry import KubeEndpoint
@@ -36,6 +36,7 @@ class KubeReads:
     async def get(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """One object."""
         check(self._context, call.user, target, "get")
+        check_source(self._context, call.user, target, "get")
         if call.has_query:
             await self.wait_for_revision(options.revision(call.query.get("resourceVersion")))
         found = await self._context.conversions.shown([self._finder.get(target)], target.endpoint)
@@ -45,6 +46,8 @@ class KubeReads:
         """A list, or a part of it."""
         matches = self.filter(call, target)
         check(self._context, call.user, target, "list")
+        check_source(self._context, call.user, target, "list")
+        matches = self._of_visible(call, target, matches)
         query = call.query
         if "sendInitialEvents" in query:
             raise Invalid([Violation("sendInitialEvents", "is forbidden for list", "forbidden")])
@@ -61,9 +64,18 @@ class KubeReads:
             meta["continue"] = chunk.token
         if chunk.n_left is not None:
             meta["remainingItemCount"] = chunk.n_left
-        resources = [resource for _, resource in chunk.objects]
+        resources = self._context.filled(target.endpoint.kind, [resource for _, resource in chunk.objects])
         resources = await self._context.conversions.shown(resources, target.endpoint)
         return self._answers.many(call, target, resources, meta, self._unreadable_warnings(target.endpoint))
+
+    def _of_visible(
+        self, call: Call, target: RequestTarget, matches: ResourceFilter | None
+    ) -> ResourceFilter | None:
+        """A filter that also leaves out computed objects of what the user may not list."""
+        is_visible = source_filter(self._context, call.user, target)
+        if is_visible is None or matches is None:
+            return is_visible or matches
+        return lambda resource: is_visible(resource) and matches(resource)
 
     def _exact(self, match: str | None, revision: int | None, limit: int, token: str) -> int | None:
         """The exact revision that a list asks for, if it does."""

@@ -1,5 +1,6 @@
 """Request target: what a path of the Kubernetes form addresses, as Kubernetes' RequestInfo says it."""
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -7,11 +8,13 @@ import msgspec
 from koguma.access.authorizer import Attempt, denied
 from koguma.access.user import User
 from koguma.api import plain
+from koguma.application import computed_access
 from koguma.application.context import Context
 from koguma.kube import namespaced_names
 from koguma.kube.kinds import workloads
 from koguma.kube.registry import KubeEndpoint
 from koguma.model.errors import Forbidden, NotAllowed
+from koguma.model.resource import Resource
 
 _WHY_NOT: Final = ": {}"
 
@@ -57,8 +60,70 @@ def check_writable(context: Context, target: RequestTarget, verb: str) -> None:
         raise NotAllowed(f"the server does not allow this method on the requested resource{why}")
 
 
+def check_watchable(target: RequestTarget) -> None:
+    """Raise NotAllowed where objects are computed when they are read, so that no change of them is known."""
+    if "watch" not in target.endpoint.verbs:
+        why = plain.unwatchable(target.endpoint.kind)
+        raise NotAllowed(f"the server does not allow this method on the requested resource: {why}")
+
+
 def _empty_reason(endpoint: KubeEndpoint) -> str:
     return _WHY_NOT.format(workloads.EMPTY) if endpoint.kind in workloads.EMPTY_KINDS else ""
+
+
+def check_source(context: Context, user: User, target: RequestTarget, verb: str) -> None:
+    """Raise Forbidden unless the user may read, through the same group, what objects are computed from.
+
+    A list over several namespaces, or of summaries, is filtered instead: see `source_filter`.
+    """
+    computed = target.endpoint.kind.computed
+    if computed is None:
+        return
+    attempt: Attempt | None = None
+    if not computed.is_summary:
+        is_of_one_place = target.namespace is not None or not target.endpoint.namespaced
+        attempt = _source_attempt(context, target, verb, target.name) if is_of_one_place else None
+    elif target.name or target.namespace is not None:
+        mesh = namespaced_names.mesh_of(target.where) or ""
+        attempt = _summary_attempt(context, target, computed_access.source_mesh(computed, mesh, target.name))
+    if attempt is not None and not context.access.allows(user, attempt):
+        raise Forbidden(denied(user, attempt))
+
+
+def source_filter(context: Context, user: User, target: RequestTarget) -> Callable[[Resource], bool] | None:
+    """Which computed objects of a list a user may see; None where they are not computed."""
+    kind = target.endpoint.kind
+    computed = kind.computed
+    if computed is None:
+        return None
+
+    def is_visible(resource: Resource) -> bool:
+        if computed.is_summary:
+            mesh = computed_access.source_mesh(computed, resource.mesh, resource.name)
+            return context.access.allows(user, _summary_attempt(context, target, mesh))
+        namespace = namespaced_names.namespaced_name(resource, kind, context.control_plane).namespace
+        place = msgspec.structs.replace(target, namespace=namespace or None)
+        return context.access.allows(user, _source_attempt(context, place, "list"))
+
+    return is_visible
+
+
+def _source_attempt(context: Context, target: RequestTarget, verb: str, name: str = "") -> Attempt:
+    """The attempt on what the objects of a target are computed from."""
+    return msgspec.structs.replace(
+        target.attempt(verb, name), resource=_source_plural(context, target), subresource=""
+    )
+
+
+def _summary_attempt(context: Context, target: RequestTarget, mesh: str) -> Attempt:
+    """The attempt to list all of a mesh, which a summary is about."""
+    return Attempt("list", _source_plural(context, target), "", mesh, target.endpoint.group)
+
+
+def _source_plural(context: Context, target: RequestTarget) -> str:
+    computed = target.endpoint.kind.computed
+    assert computed is not None
+    return context.kinds[computed.kind].plural
 
 
 def check(context: Context, user: User, target: RequestTarget, verb: str, name: str | None = None) -> None:

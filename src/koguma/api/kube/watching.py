@@ -23,7 +23,7 @@ from koguma.api.kube.finding import Finder
 from koguma.api.kube.media import Media
 from koguma.api.kube.negotiation import AcceptedFormat, AnswerFormat
 from koguma.api.kube.reading import KubeReads, ResourceFilter
-from koguma.api.kube.target import RequestTarget, check
+from koguma.api.kube.target import RequestTarget, check, check_watchable
 from koguma.api.open_watches import OpenWatches, life_seconds
 from koguma.application.context import Context
 from koguma.kube import namespaced_names, tables
@@ -60,6 +60,7 @@ class KubeWatches:
         """Send changes until the client disconnects, the timeout ends, or the server stops."""
         matches = self._reading.filter(call, target)
         check(self._context, call.user, target, "watch")
+        check_watchable(target)
         revision = options.revision(call.query.get("resourceVersion"))
         sends_initial_events = self._sends_initial_events(call)
         accepted = negotiation.accepted_format(call, target.endpoint)
