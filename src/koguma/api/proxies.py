@@ -30,16 +30,21 @@ class Proxies:
     """Handlers of `/_proxies` and of `_config` below a Dataplane."""
 
     def __init__(
-        self, context: Context, connected: ProxySummaries, refused: ProxySummaries = lambda _mesh: ()
+        self,
+        context: Context,
+        connected: ProxySummaries,
+        refused: ProxySummaries = lambda _mesh: (),
+        problem: Callable[[], str] = lambda: "",
     ) -> None:
         self._context = context
         self._connected = connected
         self._refused = refused
+        self._problem = problem  # why the summaries may be old
 
     async def list(self, call: Call) -> web.StreamResponse:
-        """The proxies connected to this control plane: of one mesh, or of all that the user may see.
+        """The proxies connected to any control plane of this store: of one mesh, or all that a user may see.
 
-        Those whose connection was refused are listed apart: they have no state.
+        Those whose connection was refused here are listed apart: they have no state.
         """
         mesh, state = call.query.get("mesh", ""), call.query.get("state", "")
         if state and state not in STATES:
@@ -54,7 +59,9 @@ class Proxies:
             for proxies in (self._connected(mesh), () if state else self._refused(mesh))
         )
         items = [proxy for proxy in connected if state in ("", proxy["state"])]
-        return answer_json({"total": len(items), "items": items, "refused": refused})
+        answer = {"total": len(items), "items": items, "refused": refused}
+        problem = self._problem()
+        return answer_json({**answer, "warning": problem} if problem else answer)
 
     def _may_list(self, call: Call, proxy: Mapping[str, Json]) -> bool:
         """Whether a user may see a proxy; one that was refused and has no mesh is a zone proxy."""

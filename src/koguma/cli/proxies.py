@@ -25,9 +25,11 @@ def show(client: ApiClient, names: Sequence[str], mesh: str | None, output: str 
         [proxy for proxy in proxies if not names or proxy["name"] in names]
         for proxies in (answer["items"], answer.get("refused") or ())
     )
+    if answer.get("warning"):
+        terminal.print_stderr(f"warning: {answer['warning']}")
     for name in names:
         if name not in {proxy["name"] for proxy in connected}:
-            terminal.print_stderr(f"{name} is not connected to this control plane")
+            terminal.print_stderr(f"{name} is not connected to any control plane")
     if output == "json":
         from koguma.cli import output as formats  # noqa: PLC0415 - tables do not need it
 

@@ -289,7 +289,7 @@ class ControlPlane:
             call.is_compressible = True
             return answer(description)
 
-        proxies = Proxies(context, self._shown_proxies, self._refused_proxies)
+        proxies = Proxies(context, self._shown_proxies, self._refused_proxies, self._proxies_problem)
         insight = GlobalInsight(context, self._insights, now)
         pages = {
             "healthy": (health.healthy, True),
@@ -353,6 +353,9 @@ class ControlPlane:
 
     def _shown_proxies(self, mesh: str) -> Iterator[Mapping[str, Json]]:
         return self._proxies.as_json(mesh) if self._proxies else iter(())
+
+    def _proxies_problem(self) -> str:
+        return self._proxies.states.problem if self._proxies else ""
 
     def _refused_proxies(self, mesh: str) -> Iterator[Mapping[str, Json]]:
         return self._proxies.refused_as_json(mesh) if self._proxies else iter(())

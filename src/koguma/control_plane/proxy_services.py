@@ -77,7 +77,8 @@ class ProxyServices:
             settings.mesh_multi_zone_service_cidr,
             settings.virtual_ipv6_cidr,
         )
-        self._statuses = StatusWriter(context, clock, self._connected, self._certificates.certified, ranges)
+        self._statuses = StatusWriter(context, clock, self._connected, self._certified, ranges)
+        self.states.subscribe(self._recount)
         self._channels = AdminChannels(context.background)
         self.views: EnvoyViews | None = None
         self._xds: XdsServer | None = None
@@ -87,11 +88,21 @@ class ProxyServices:
         self.prover: Prover | None = None
 
     def _connected(self) -> frozenset[Key]:
-        return self.fleet.roster.connected if self.fleet else frozenset()
+        return self.states.connected_keys
+
+    def _certified(self) -> frozenset[Key]:
+        return self._certificates.certified() | self.states.certified_elsewhere()
+
+    def _recount(self, mesh: str) -> None:
+        if mesh:  # zone proxies are counted nowhere
+            self._statuses.recount(mesh)
 
     async def start(self, identity: ServerIdentity) -> None:
         """Load Envoy's schema, and listen."""
+        await self.states.start()
         self._run("status writer", self._statuses.run)
+        for name, work in self.states.tasks.items():
+            self._run(name, work)
         gateways = GatewayStatuses(self._context, self._clock)
         self._run("statuses of gateways", gateways.run)
         try:
@@ -141,6 +152,7 @@ class ProxyServices:
         self.ports["dp"] = await _listening(
             "--dp-port", host, self._settings.dp_port, lambda at, port: http.listen(at, port, identity.tls)
         )
+        self.states.listen_at(_address(host, self.ports["dp"], self._context.about.hostname))
 
     async def let_in(self) -> None:
         """Let proxies in, once there is what known ones share; who connects meanwhile waits for that."""
@@ -182,6 +194,7 @@ class ProxyServices:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.states.stop()
 
     def as_json(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
         """The state of each connected proxy, as the API returns it."""
@@ -201,8 +214,8 @@ class ProxyServices:
             yield Check("mtls", "warning", str(certificate_problem))
         for problem in self._statuses.problems:
             yield Check("services", "warning", f"{problem.about}: {problem.message}")
-        if self.prover is not None:
-            yield from proxy_checks.of_proof(self.prover, has_proxies=bool(self._connected()))
+        if self.prover is not None and self.fleet is not None:
+            yield from proxy_checks.of_proof(self.prover, has_proxies=bool(self.fleet.roster))
         if self.fleet is not None:
             yield from self.fleet.refused_proxies.checks()
         states = list(self.states.connected())
@@ -224,6 +237,12 @@ class ProxyServices:
             yield from self.fleet.refused_proxies.gauges()
         if self.prover is not None:
             yield from proxy_checks.proof_gauges(self.prover)
+
+
+def _address(host: str, port: int, hostname: str) -> str:
+    """Where other control planes reach the port for proxies; by host name where all addresses are open."""
+    reached = hostname if host in ("", "0.0.0.0", "::") else host  # noqa: S104 - nothing listens here
+    return f"https://[{reached}]:{port}" if ":" in reached else f"https://{reached}:{port}"
 
 
 async def _listening(flag: str, host: str, port: int, listen: Callable[[str, int], Awaitable[int]]) -> int:

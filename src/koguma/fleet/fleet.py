@@ -73,12 +73,10 @@ class Fleet:
             certificates,
             clock,
         )
-        self._local = LocalStates(
-            context.about.instance_id, context.kinds, self.roster, self.quarantine, certificates, clock
-        )
+        self._local = LocalStates(context, self.roster, self.quarantine, certificates, clock)
         self.quarantine.on_change = self._local.note
         self.states = states
-        states.attach(self._local, lambda: self.rounds.revision)
+        states.attach(self._local, lambda: self.roster.connected, lambda: self.rounds.revision)
         self._deregistrations: dict[Key, asyncio.Task[None]] = {}
         self._readiness_writes: set[asyncio.Task[None]] = set()
         self._stopping = False

@@ -4,17 +4,17 @@ A state is made when somebody asks. Which proxies have changed since their rows 
 remembered, so that writing rows costs nothing where nothing happens.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 
 import msgspec
 
+from koguma.application.context import Context
 from koguma.fleet.certificates import Certificates
 from koguma.fleet.connected_proxy import ConnectedProxy
 from koguma.fleet.proxy_state import ProxyState, SyncState, TokenState, responses_of
 from koguma.fleet.quarantine import HeldResource, Quarantine
 from koguma.fleet.roster import Roster
-from koguma.model.kind import Kinds
 from koguma.model.resource import Key
 from koguma.xds.contract import ProxyStatus
 
@@ -24,15 +24,13 @@ class LocalStates:
 
     def __init__(
         self,
-        instance: str,
-        kinds: Kinds,
+        context: Context,
         roster: Roster,
         quarantine: Quarantine,
         certificates: Certificates,
         clock: Callable[[], datetime],
     ) -> None:
-        self.instance = instance
-        self._kinds = kinds
+        self._context = context
         self._roster = roster
         self._quarantine = quarantine
         self._certificates = certificates
@@ -64,17 +62,21 @@ class LocalStates:
         self._disconnected[connection.key] = msgspec.structs.replace(state, disconnected_at=self._clock())
         self.note(connection.key)
 
-    def forget(self, is_stored: Callable[[Key], bool]) -> list[Key]:
-        """Forget disconnected proxies whose objects are gone."""
-        gone = [key for key in self._disconnected if not is_stored(key)]
-        for key in gone:
-            del self._disconnected[key]
-        return gone
-
     def take_changed(self) -> list[Key]:
         """The proxies that have changed since this was last asked."""
         changed, self._changed = list(self._changed), {}
         return changed
+
+    def forget_gone(self, changed: Collection[Key]) -> list[Key]:
+        """Forget disconnected proxies whose objects are gone, except those that have yet to be written."""
+        waiting = set(changed)
+        gone = [key for key in self._disconnected if key not in waiting and not self._is_stored(key)]
+        for key in gone:
+            del self._disconnected[key]
+        return gone
+
+    def _is_stored(self, key: Key) -> bool:
+        return self._context.state.get(key) is not None
 
     def _state(self, connection: ConnectedProxy) -> ProxyState:
         key, status, claims = connection.key, connection.status, connection.admission.claims
@@ -84,8 +86,8 @@ class LocalStates:
         return ProxyState(
             key=key,
             core_name=connection.proxy.core_name,
-            identifier=str(connection.proxy.kri(self._kinds[key.kind].short) or ""),
-            instance=self.instance,
+            identifier=str(connection.proxy.kri(self._context.kinds[key.kind].short) or ""),
+            instance=self._context.about.instance_id,
             subscription=connection.subscription,
             connected_at=connection.connected_at,
             state=_shown(status, is_behind=is_behind, has_held=bool(held)),

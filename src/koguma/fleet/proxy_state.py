@@ -133,6 +133,7 @@ class InstanceState(msgspec.Struct, frozen=True, kw_only=True):
     is_here: bool = False
     is_gone: bool = False  # it gives no sign of life: its proxies count as disconnected
     silent_seconds: float = 0.0  # since its last sign of life was seen
+    n_proxies: int = 0  # that were connected to it when it was last heard of
 
 
 def versions_of(metadata: Mapping[str, Json], envoy: str) -> ProxyVersions:

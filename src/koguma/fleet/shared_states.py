@@ -1,76 +1,158 @@
 """Shared states: the state of every proxy of the fleet, whichever control plane it is connected to.
 
 Answers come from memory: own connections as they are now, those of other control planes as they last wrote
-them. Where two control planes have a proxy, the later connection counts.
+them (`state_writer`, `state_mirror`). Where two control planes have a proxy, the later connection counts.
 """
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
+from typing import Any, Final
 
 import msgspec
 
 from koguma.application.context import Context
 from koguma.fleet.local_states import LocalStates
 from koguma.fleet.proxy_state import InstanceState, ProxyState
+from koguma.fleet.state_mirror import StateMirror
+from koguma.fleet.state_writer import InstanceData, StateWriter
 from koguma.kinds import service_probe
 from koguma.model.resource import Key
+from koguma.store.log import LogLost
+
+_FIRST_POLL_SECONDS: Final = 5.0
 
 
 class SharedStates:
-    """What is known of all proxies; without `attach`, of none that is connected here."""
+    """What is known of all proxies; without `attach`, no proxy is connected here."""
 
     def __init__(self, context: Context, clock: Callable[[], datetime]) -> None:
+        log, about = context.store.log, context.about
         self._context = context
         self.clock = clock
-        self._started_at = clock()
+        self._data = InstanceData(version=about.version, started_at=clock())
         self._local: LocalStates | None = None
-        self._revision: Callable[[], int] = lambda: 0
+        self._local_keys: Callable[[], frozenset[Key]] = frozenset
+        self._writer = StateWriter(log.proxy_states, about.instance_id, clock, beats=log.shared)
+        self._writer.data = self._data
+        self._mirror = StateMirror(
+            log.proxy_states, about.instance_id, clock, self._is_stored, is_alone=not log.shared
+        )
+        self._mirror.on_change = self._notify
+        self._listeners: list[Callable[[str], None]] = []
+        self._connected: frozenset[Key] = frozenset()
+        self._connected_of: tuple[frozenset[Key], int] | None = None  # what the set above was made of
 
-    def attach(self, local: LocalStates, revision: Callable[[], int]) -> None:
-        """Serve proxies: their states, and the revision that those have which are not behind."""
-        self._local, self._revision = local, revision
+    # Who takes part.
+
+    def attach(
+        self, local: LocalStates, connected: Callable[[], frozenset[Key]], revision: Callable[[], int]
+    ) -> None:
+        """Serve proxies: their states, which are connected, and the revision that synced ones have."""
+        self._local, self._local_keys = local, connected
+        self._writer.local, self._writer.revision = local, revision
+
+    def listen_at(self, address: str) -> None:
+        """Tell other control planes where they reach this one."""
+        self._data = self._writer.data = msgspec.structs.replace(self._data, address=address)
+
+    def subscribe(self, on_change: Callable[[str], None]) -> None:
+        """Call back with each mesh whose proxies at other control planes changed; "" for zone proxies."""
+        self._listeners.append(on_change)
+
+    def _notify(self, meshes: frozenset[str]) -> None:
+        for mesh in sorted(meshes):
+            for on_change in self._listeners:
+                on_change(mesh)
+
+    async def start(self) -> None:
+        """Read what other control planes know, as far as the store answers."""
+        with suppress(LogLost, TimeoutError):
+            async with asyncio.timeout(_FIRST_POLL_SECONDS):
+                await self._mirror.poll()
+
+    @property
+    def tasks(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """What has to run all the time, by name."""
+        return {"states of proxies": self._writer.run, "states of other proxies": self._mirror.run}
+
+    async def stop(self) -> None:
+        """Tell the other control planes that this one stops."""
+        await self._writer.leave()
+
+    # What is known.
 
     @property
     def problem(self) -> str:
-        """Why the answers may be old or incomplete; empty where they are not."""
-        return ""
+        """Why the answers may be old; empty where they are not."""
+        return self._mirror.problem
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the proxies of other control planes are known: the store answered when last asked."""
+        return self._mirror.is_known
 
     def of(self, key: Key) -> ProxyState | None:
         """The state of a proxy; None where no control plane has seen it."""
-        state = self._local.of(key) if self._local is not None else None
-        return None if state is None else self._completed(state)
+        local = self._local.of(key) if self._local is not None else None
+        if local is not None and not local.behind_since:
+            local = msgspec.structs.replace(local, revision=self._writer.revision())
+        states = [*self._mirror.of(key), *((local,) if local is not None else ())]
+        if not states:
+            return None
+        state, stored = max(states, key=_precedence), self._context.state.get(key)
+        not_ready = tuple(service_probe.not_ready(stored.spec)) if stored is not None else ()
+        shown: ProxyState = msgspec.structs.replace(state, not_ready=not_ready) if not_ready else state
+        return shown
 
     def all(self, mesh: str = "") -> Iterator[ProxyState]:
         """The states of proxies in key order, also of disconnected ones whose objects are still stored.
 
         Of one mesh with the zone proxies, which serve all meshes; or of all meshes.
         """
-        for key in sorted(self._local or ()):
-            state = self.of(key) if not mesh or key.mesh in (mesh, "") else None
-            if state is not None and (state.is_connected or self._context.state.get(key) is not None):
+        keys = {*(self._local or ()), *self._mirror.keys()}
+        for key in sorted(key for key in keys if not mesh or key.mesh in (mesh, "")):
+            state = self.of(key)
+            if state is not None and (state.is_connected or self._is_stored(key)):
                 yield state
 
     def connected(self, mesh: str = "") -> Iterator[ProxyState]:
         """The states of the proxies that are connected, in key order."""
         return (state for state in self.all(mesh) if state.is_connected)
 
+    @property
+    def connected_keys(self) -> frozenset[Key]:
+        """The proxies that are connected; the same set object until one connects or disconnects."""
+        made_of = self._local_keys(), self._mirror.generation
+        if made_of != self._connected_of:  # sets that are one object are equal without a look at them
+            keys = made_of[0] | self._mirror.connected()
+            self._connected_of = made_of
+            self._connected = self._connected if keys == self._connected else keys
+        return self._connected
+
+    def certified_elsewhere(self) -> frozenset[Key]:
+        """The proxies at other control planes that have a certificate of their mesh which is still valid."""
+        now = self.clock()
+        return frozenset(state.key for state in self._mirror.living() if state.is_certified(now))
+
     def instances(self) -> tuple[InstanceState, ...]:
         """The control planes of this store, this one first."""
-        about = self._context.about
         here = InstanceState(
-            id=about.instance_id,
-            version=about.version,
-            started_at=self._started_at,
-            revision=self._revision(),
+            id=self._context.about.instance_id,
+            version=self._data.version,
+            started_at=self._data.started_at,
+            address=self._data.address,
+            revision=self._writer.revision(),
             is_here=True,
+            n_proxies=len(self._local_keys()),
         )
-        return (here,)
+        return (here, *self._mirror.shown())
 
-    def _completed(self, state: ProxyState) -> ProxyState:
-        """A state with what is not in its row: it follows from other rows and objects."""
-        stored = self._context.state.get(state.key)
-        return msgspec.structs.replace(
-            state,
-            revision=state.revision if state.behind_since else self._revision(),
-            not_ready=tuple(service_probe.not_ready(stored.spec)) if stored is not None else (),
-        )
+    def _is_stored(self, key: Key) -> bool:
+        return self._context.state.get(key) is not None
+
+
+def _precedence(state: ProxyState) -> tuple[bool, datetime]:
+    """Of several states of a proxy the last is true: a connection goes before the end of an earlier one."""
+    return state.is_connected, state.connected_at

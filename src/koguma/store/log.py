@@ -14,6 +14,7 @@ import msgspec
 from koguma.model.errors import Gone
 from koguma.model.resource import Key, Resource
 from koguma.store.contract import Change, Unreadable
+from koguma.store.proxy_states import ProxyStateTable
 from koguma.store.row import Row
 
 
@@ -46,6 +47,7 @@ class Log(Protocol):
     """An append-only log of changes. Every method may raise LogLost."""
 
     shared: bool  # other processes may write to it, too
+    proxy_states: ProxyStateTable  # beside it
 
     @property
     def connection_summary(self) -> str:

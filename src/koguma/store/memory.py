@@ -13,6 +13,7 @@ from koguma.model.resource import Key, Resource
 from koguma.store import row
 from koguma.store.contract import Change, Op, Unreadable, rfc3339
 from koguma.store.log import LogSnapshot, RowsAfter, log_replaced, too_old
+from koguma.store.proxy_states import MemoryProxyStates, ProxyStateTable
 from koguma.store.row import Row
 from koguma.store.sealing import PLAIN, PREFIX_CHARACTERS, Sealing
 
@@ -27,6 +28,7 @@ class MemoryLog:
         self.shared = shared
         self.revision = 0
         self.compacted = 0
+        self.proxy_states: ProxyStateTable = MemoryProxyStates()
         self.rows: dict[int, Row] = {}
         self.current: dict[Key, int] = {}
         self._appended = asyncio.Event()

@@ -28,6 +28,8 @@ from koguma.store.postgres_connection import PostgresConnection, StaleConnection
 from koguma.store.postgres_history import KnownHistory
 from koguma.store.postgres_hosts import one_line
 from koguma.store.postgres_pooling import Connection
+from koguma.store.postgres_proxy_states import PostgresProxyStates
+from koguma.store.proxy_states import ProxyStateTable
 from koguma.store.row import Row
 from koguma.store.sealing import PLAIN, PREFIX_CHARACTERS, Sealing
 
@@ -126,6 +128,8 @@ class PostgresLog:
         self._notifications = Notifications(url)
         self._known = KnownHistory()
         self._appends = Appends(url)
+        self._proxy_states = PostgresProxyStates(url)
+        self.proxy_states: ProxyStateTable = self._proxy_states
 
     def __repr__(self) -> str:
         return f"PostgresLog({masked_url(self._url)!r})"
@@ -163,6 +167,7 @@ class PostgresLog:
         await self._notifications.close()
         await self._appends.close()
         await self._reader.close()
+        await self._proxy_states.close()
 
     async def load(self) -> LogSnapshot:
         """The current objects, all as of one revision."""

@@ -21,9 +21,11 @@ from koguma.store import migrate, row
 from koguma.store.contract import Change, Op, Unreadable, rfc3339
 from koguma.store.disk_reserve import RESERVE_BYTES
 from koguma.store.log import LogSnapshot, RowsAfter, log_replaced, too_old
+from koguma.store.proxy_states import ProxyStateTable
 from koguma.store.row import Row
 from koguma.store.sealing import PLAIN, PREFIX_CHARACTERS, Sealing
 from koguma.store.sqlite_database import SqliteDatabase
+from koguma.store.sqlite_proxy_states import SqliteProxyStates
 
 _log = structlog.get_logger("koguma.store")
 
@@ -70,6 +72,7 @@ class SqliteLog:
         self.path = Path(path)
         self._sealing = sealing
         self._database = SqliteDatabase(self.path, reserve_bytes)
+        self.proxy_states: ProxyStateTable = SqliteProxyStates(self._database)
 
     def __repr__(self) -> str:
         return f"SqliteLog({str(self.path)!r})"

@@ -1,0 +1,143 @@
+"""States of proxies over two control planes on one PostgreSQL: one is killed, and the store is away."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from koguma.model.resource import Key
+from koguma.xds.contract import ProxyStatus
+from tests.build import dataplane
+from tests.control_plane import LocalControlPlane
+from tests.proxy_connections import connect, next_offer
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+KEY = Key("Dataplane", "default", "default", "", "web-1")
+
+
+@pytest.fixture(scope="module")
+def store(postgres):
+    return postgres.database()
+
+
+@pytest.fixture(scope="module")
+def pair(store, tmp_path_factory):
+    with (
+        LocalControlPlane(tmp_path_factory.mktemp("a"), store=store) as first,
+        LocalControlPlane(tmp_path_factory.mktemp("b"), store=store) as second,
+    ):
+        yield first, second
+
+
+def shown(plane):
+    answer = plane("GET", "/_proxies").json
+    return {each["name"]: (each["state"], each["instance"]) for each in answer["items"]}
+
+
+def instance(plane):
+    return plane.plane._proxies.fleet.context.about.instance_id
+
+
+def states(plane):
+    return plane.plane._proxies.states
+
+
+async def synced(connection):
+    revision = connection._offer.revision
+    secrets = {name: each.version for name, each in connection.offered.of_type("secret").items()}
+    connection.report(ProxyStatus("synced", revision, revision, acked_versions={"secret": secrets}))
+
+
+def joined(plane, name):
+    connection = connect(plane, dataplane(name), name=name)
+    plane.run(next_offer(connection))
+    plane.run(synced(connection))
+    return connection
+
+
+def test_each_shows_the_proxies_of_both_and_they_follow_what_happens(pair):
+    first, second = pair
+    one, other = joined(first, "web-1"), joined(second, "web-2")
+    whole = {"web-1": ("synced", instance(first)), "web-2": ("synced", instance(second))}
+    for plane in pair:
+        until(lambda plane=plane: shown(plane) == whole)
+    revisions = {each["revision"] for each in second("GET", "/_proxies").json["items"]}
+    until(lambda: states(first).of(KEY).revision == states(second).of(KEY).revision >= max(revisions))
+    second.run(other.close())
+    until(lambda: shown(first) == {"web-1": ("synced", instance(first))})
+    moved = joined(second, "web-1")
+    until(lambda: shown(first) == {"web-1": ("synced", instance(second))}, "the later connection counts")
+    first.run(one.close())
+    assert shown(first) == {"web-1": ("synced", instance(second))}
+    assert "web-1" in {each["name"] for each in second("GET", "/_proxies?mesh=default").json["items"]}
+    second.run(moved.close())
+    until(lambda: shown(first) == {})
+
+
+def test_a_service_counts_the_proxies_of_all_control_planes(pair):
+    first, second = pair
+    connections = [joined(first, "web-1"), joined(second, "web-2")]
+
+    def counts(plane):
+        service = plane("GET", "/meshes/default/meshservices/web").json
+        return (service.get("status") or {}).get("dataplaneProxies")
+
+    both = {"connected": 2, "healthy": 2, "total": 2}
+    until(lambda: counts(first) == both)
+    time.sleep(1.5)  # longer than counts are kept back: nobody writes another one
+    assert counts(first) == both
+    second.run(connections[1].close())
+    until(lambda: counts(first) and counts(first)["connected"] == 1)
+    first.run(connections[0].close())
+
+
+@pytest.mark.expected_errors("store")
+def test_while_the_database_is_away_the_last_known_states_are_shown_with_a_warning(pair, postgres):
+    first, second = pair
+    connections = [joined(first, "web-1"), joined(second, "web-2")]
+    until(lambda: set(shown(first)) == {"web-1", "web-2"})
+    postgres.stop(at_once=True)
+    try:
+        until(lambda: "warning" in first("GET", "/_proxies").json)
+        answer = first("GET", "/_proxies").json
+        assert {each["name"] for each in answer["items"]} == {"web-1", "web-2"}
+        assert "proxies of other control planes are shown as they were then" in answer["warning"]
+        assert not states(first).is_known
+    finally:
+        postgres.start()
+    until(lambda: "warning" not in first("GET", "/_proxies").json)
+    second.run(connections[1].close())
+    until(lambda: set(shown(first)) == {"web-1"})
+    first.run(connections[0].close())
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tests.build import dataplane
+from tests.control_plane import LocalControlPlane
+from tests.proxy_connections import connect
+with LocalControlPlane(Path(sys.argv[1]), store=sys.argv[2]) as plane:
+    connect(plane, dataplane("web-9"), name="web-9")
+    print("connected", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_proxies_of_a_control_plane_that_is_killed_are_disconnected_soon(pair, store, tmp_path):
+    first, _ = pair
+    command = [sys.executable, "-c", KILLED, str(tmp_path), store]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as killed:
+        assert killed.stdout.readline() == b"connected\n"
+        until(lambda: "web-9" in shown(first))
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.wait()
+    until(lambda: "web-9" not in shown(first))
+    gone = [each for each in states(first).instances() if each.is_gone]
+    assert [each.n_proxies for each in gone] == [1]
+    state = states(first).of(KEY._replace(name="web-9"))
+    assert state.disconnected_at >= state.connected_at
