@@ -62,6 +62,7 @@ OPERATIONS = {
     "total": lambda db: sum(number for _, number in NUMBERS.items(db)) % 3,
     "group": lambda db, number: len(BY_NUMBER.keys(db, number)) % 3,
     "group_items": lambda db, number: int("z" in dict(BY_NUMBER.items(db, number))),
+    "has": lambda db, number: int(BY_NUMBER.has(db, number)),
     "sum": lambda db, one, other: (answer(db, one) + answer(db, other)) % 3,
     "is": lambda db, one, other: int(answer(db, one) == answer(db, other)),
     "if": lambda db, test, one, other: answer(db, one) if answer(db, test) else answer(db, other),
@@ -80,7 +81,7 @@ def expression(random: Random, places: range) -> tuple:
         [
             ("number", random.choice("xyz")),
             (random.choice(["n_keys", "total"]),),
-            (random.choice(["group", "group_items"]), random.randrange(3)),
+            (random.choice(["group", "group_items", "has"]), random.randrange(3)),
             (random.choice(["sum", "is"]), place(), place()),
             ("either", place(), place()),
             ("if", place(), place(), place()),

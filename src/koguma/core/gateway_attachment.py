@@ -38,10 +38,9 @@ def shown(listener: Listener) -> str:
     return f"{named}({listener.protocol} {listener.port}, {listener.hostname})"
 
 
-@question
 def named(db: Db, mesh: str, name: str) -> tuple[Key, ...]:
     """The MeshGateways of that name, as a targetRef names them."""
-    return tuple(key for key in world.BY_KIND.keys(db, (GATEWAY, mesh)) if key.name == name)
+    return world.BY_NAME.keys(db, (GATEWAY, mesh, name))
 
 
 @question

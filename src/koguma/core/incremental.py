@@ -168,6 +168,16 @@ class Db:
         question.refuse(kwargs)
         self._kept.add(self.hold(question, args))
 
+    def settle_below(self, question: Question[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Bring all watched and kept answers up to date that stand lower than this one, if it was asked.
+
+        Whoever asks it then need not verify what it has read, of which most has not changed.
+        """
+        question.refuse(kwargs)
+        memo = self.memo_of(question, args)
+        if memo is not None:
+            self.settle(memo.height - 1)
+
     # For watchers.
 
     def hold(self, question: Question[..., Any], args: tuple[Any, ...]) -> Memo:

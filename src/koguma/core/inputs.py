@@ -8,13 +8,15 @@
     PROXIES.items(db)                 # reads keys and rows
     BY_MESH.keys(db, "default")       # the same two, of one group
     BY_MESH.items(db, "default")
+    BY_MESH.has(db, "default")        # reads whether the group has any row
 
 Each of these reads is a *cell* of its own. An edit touches only the cells whose content changes: readers of
 keys are not affected by an edited row, nor readers of one group by another. Keys come sorted, so that answers
 do not depend on the order in which rows were written. Rows are frozen values, and never None.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from bisect import bisect_left, insort
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 from koguma.core.graph import GraphNode
@@ -89,6 +91,12 @@ class Index(Generic[K, V, G]):
         db.record(groups.item_cells, group)
         return tuple((key, table.rows[key]) for key in groups.sorted_keys(group))
 
+    def has(self, db: Reader, group: G) -> bool:
+        """Whether any row is in a group; does not change with the second one."""
+        groups = db.table(self.of).grouped(self)
+        db.record(groups.existence_cells, group)
+        return group in groups.members
+
 
 class InputChange:
     """Edits that belong together; of several edits of one row only the last one counts."""
@@ -116,8 +124,7 @@ class InputTable:
     @property
     def n_cells(self) -> int:
         """How many cells are recorded."""
-        groups = self.indexes.values()
-        return len(self.cells) + sum(len(each.key_cells) + len(each.item_cells) for each in groups)
+        return len(self.cells) + sum(each.n_cells for each in self.indexes.values())
 
     def grouped(self, index: Index[Any, Any, Any]) -> "_Groups":
         """The groups of an index, built when it is first read."""
@@ -149,37 +156,49 @@ class _Groups:
 
     def __init__(self) -> None:
         self.members: dict[Any, set[Any]] = {}
-        self.sorted: dict[Any, tuple[Any, ...]] = {}
+        self.sorted: dict[Any, list[Any]] = {}  # of groups whose keys were read
         self.key_cells: dict[Any, GraphNode] = {}
         self.item_cells: dict[Any, GraphNode] = {}
+        self.existence_cells: dict[Any, GraphNode] = {}
+
+    @property
+    def n_cells(self) -> int:
+        """How many cells are recorded."""
+        return len(self.key_cells) + len(self.item_cells) + len(self.existence_cells)
 
     def sorted_keys(self, group: Any) -> tuple[Any, ...]:
-        """The keys in a group; sorted once, until a row joins or leaves."""
+        """The keys in a group; sorted once, then each row is put in its place."""
         if group not in self.members:
             return ()
         if group not in self.sorted:
-            self.sorted[group] = tuple(sorted(self.members[group]))
-        return self.sorted[group]
+            self.sorted[group] = sorted(self.members[group])
+        return tuple(self.sorted[group])
 
-    def move(self, key: Any, old: dict[Any, None], new: dict[Any, None]) -> Iterator[GraphNode | None]:
+    def move(self, key: Any, old: dict[Any, None], new: dict[Any, None]) -> list[GraphNode | None]:
         """Move a row between groups; gives the cells that this touches."""
-        for group in old | new:
-            yield self.item_cells.get(group)
-            if (group in old) != (group in new):
-                yield self.key_cells.get(group)
-        self.leave(key, old.keys() - new.keys())
-        self.join(key, new.keys() - old.keys())
+        left, joined = old.keys() - new.keys(), new.keys() - old.keys()
+        existed = {group for group in joined if group in self.members}
+        self.leave(key, left)
+        self.join(key, joined)
+        touched = [self.item_cells.get(group) for group in old | new]
+        touched += [self.key_cells.get(group) for group in old | new if group in left or group in joined]
+        ended = [group for group in old if group not in self.members]
+        begun = [group for group in new if group in joined and group not in existed]
+        return touched + [self.existence_cells.get(group) for group in (*ended, *begun)]
 
     def join(self, key: Any, groups: Iterable[Any]) -> None:
         """Put a row into groups."""
         for group in groups:
             self.members.setdefault(group, set()).add(key)
-            self.sorted.pop(group, None)
+            if group in self.sorted:
+                insort(self.sorted[group], key)
 
     def leave(self, key: Any, groups: Iterable[Any]) -> None:
         """Remove a row from groups; an empty group is dropped."""
         for group in groups:
             self.members[group].remove(key)
-            self.sorted.pop(group, None)
+            if group in self.sorted:
+                del self.sorted[group][bisect_left(self.sorted[group], key)]
             if not self.members[group]:
                 del self.members[group]
+                self.sorted.pop(group, None)

@@ -9,11 +9,13 @@ its traits only where some selector asks for that name, so that it splits no oth
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Final
 
 import msgspec
 
-from koguma.core import world
+from koguma.core import candidates, world
+from koguma.core.candidates import Word
 from koguma.core.incremental import Db, question
 from koguma.core.role import PolicyRole
 from koguma.core.world import Pairs, Proxy, pairs
@@ -154,11 +156,10 @@ def _through_route(db: Db, base: Selector, kind: str, name: str, ref: Json) -> S
     )
 
 
-@question
-def selectors(db: Db, kind: str, mesh: str) -> tuple[Selector, ...]:
-    """The selectors of all policies of a kind in a mesh, in key order."""
-    keys = world.BY_KIND.keys(db, (kind, mesh))
-    return tuple(policy_selector for key in keys if (policy_selector := selector(db, key)) is not None)
+def selectors(db: Db, kind: str, mesh: str) -> Iterator[Selector]:
+    """The selectors of all policies of a kind in a mesh, in key order; it reads all, so only for people."""
+    listed = (selector(db, key) for key in world.BY_KIND.keys(db, (kind, mesh)))
+    return (each for each in listed if each is not None)
 
 
 class Mentioned(msgspec.Struct, frozen=True):
@@ -170,14 +171,48 @@ class Mentioned(msgspec.Struct, frozen=True):
 
 
 @question
-def mentioned(db: Db, mesh: str) -> Mentioned:
-    """What the selectors of a mesh read."""
-    all_selectors = [each for kind in policy_kinds(db) for each in selectors(db, kind, mesh)]
-    by_label = {name for each in all_selectors for name, _ in each.labels}
-    by_tag = {name for each in all_selectors for name, _ in each.tags}
-    names = {each.name for each in all_selectors if each.by == "Dataplane" and each.name}
-    names |= {value for each in all_selectors for name, value in each.labels if name == labels.DISPLAY_NAME}
-    return Mentioned(frozenset(by_label - {labels.DISPLAY_NAME}), frozenset(by_tag), frozenset(names))
+def unindexed(db: Db, mesh: str) -> tuple[Selector, ...]:
+    """The selectors of a mesh that `candidates` cannot find by a word of a proxy."""
+    keys = candidates.of_unknown_word(db, mesh, policy_kinds(db))
+    return tuple(each for key in keys if (each := selector(db, key)) is not None)
+
+
+@question
+def _mentioned_by_unindexed(db: Db, mesh: str) -> Mentioned:
+    every = unindexed(db, mesh)
+    names = {each.name for each in every if each.by == "Dataplane" and each.name}
+    names |= {value for each in every for name, value in each.labels if name == labels.DISPLAY_NAME}
+    return Mentioned(
+        frozenset(name for each in every for name, _ in each.labels if name != labels.DISPLAY_NAME),
+        frozenset(name for each in every for name, _ in each.tags),
+        frozenset(names),
+    )
+
+
+@question
+def mentioned(db: Db, mesh: str, keys: tuple[str, ...]) -> Mentioned:
+    """Which of these keys of labels and tags some selector reads; proxies with equal keys share it."""
+    others = _mentioned_by_unindexed(db, mesh)
+    return Mentioned(
+        frozenset(key for key in keys if key in others.labels or _is_mentioned(db, mesh, "label", key)),
+        frozenset(key for key in keys if key in others.tags or _is_mentioned(db, mesh, "tag", key)),
+    )
+
+
+def _is_mentioned(db: Db, mesh: str, what: str, name: str) -> bool:
+    return candidates.MENTIONS.has(db, (mesh, what, name))
+
+
+def _is_named(db: Db, key: Key) -> bool:
+    """Whether some selector asks for a proxy's name."""
+    if key.name in _mentioned_by_unindexed(db, key.mesh).names:
+        return True
+    return _is_mentioned(db, key.mesh, "name", "") and _is_mentioned(db, key.mesh, "name", key.name)
+
+
+def keys_of(*every: Pairs) -> tuple[str, ...]:
+    """The keys of some labels and tags, sorted, as `mentioned` takes them."""
+    return tuple(sorted({name for pairs in every for name, _ in pairs}))
 
 
 @question
@@ -186,8 +221,10 @@ def traits(db: Db, key: Key) -> Traits | None:
     proxy = world.proxy(db, key)
     if proxy is None:
         return None
-    mentions = mentioned(db, key.mesh)
     gateway = gateway_of(db, key.mesh, key.zone, proxy.gateway_tags) if proxy.is_builtin else None
+    inbounds = tuple(_inbounds(db, proxy, gateway))
+    keys = keys_of(proxy.labels, proxy.gateway_tags, *(own for _, own in inbounds))
+    mentions = mentioned(db, key.mesh, keys)
     return Traits(
         mesh=key.mesh,
         type=proxy.type,
@@ -196,11 +233,9 @@ def traits(db: Db, key: Key) -> Traits | None:
         zone=key.zone,
         origin=proxy.origin,
         namespace=key.namespace,
-        name=key.name if key.name in mentions.names else "",
+        name=key.name if _is_named(db, key) else "",
         labels=some(proxy.labels, mentions.labels),
-        inbounds=tuple(
-            (section, visible_tags(proxy, own, mentions)) for section, own in _inbounds(db, proxy, gateway)
-        ),
+        inbounds=tuple((section, visible_tags(proxy, own, mentions)) for section, own in inbounds),
         gateway_tags=visible_tags(proxy, proxy.gateway_tags, mentions),
         listener_names=_listener_names(db, gateway) if gateway is not None else (),
     )
@@ -299,15 +334,39 @@ def _tag_fits(own: str | None, required: str) -> bool:
     return own is not None and required in (tags.ANY, own)
 
 
-@question
 def matched(db: Db, kind: str, traits: Traits) -> tuple[Matched, ...]:
     """The policies of a kind that select proxies with these traits, in key order, less shadow ones."""
-    policies = []
-    for selector in selectors(db, kind, traits.mesh):
-        sections = None if selector.is_shadow or selector.problem else selected(selector, traits)
+    return matched_by_kind(db, traits).get(kind, ())
+
+
+@question
+def matched_by_kind(db: Db, traits: Traits) -> Mapping[str, tuple[Matched, ...]]:
+    """The same by kind, for kinds that have any."""
+    kinds = set(policy_kinds(db))
+    by_word = {key for word in _words(traits) for key in candidates.BY_WORD.keys(db, (traits.mesh, word))}
+    found = [selector(db, key) for key in sorted(by_word) if key.kind in kinds]
+    by_kind: dict[str, list[Matched]] = {}
+    for each in sorted(filter(None, (*found, *unindexed(db, traits.mesh))), key=_POLICY):
+        sections = None if each.is_shadow or each.problem else selected(each, traits)
         if sections is not None:
-            policies.append(Matched(selector.policy, tuple(sections)))
-    return tuple(policies)
+            by_kind.setdefault(each.policy.kind, []).append(Matched(each.policy, tuple(sections)))
+    return {kind: tuple(policies) for kind, policies in by_kind.items()}
+
+
+_POLICY: Final = attrgetter("policy")
+
+
+def _words(traits: Traits) -> Iterator[Word]:
+    """The words under which a policy stands that may select proxies with these traits."""
+    yield candidates.EVERY
+    if traits.name:
+        yield Word("name", traits.name)
+    yield from (Word("label", name, value) for name, value in traits.labels)
+    all_tags = {pair for own in (traits.gateway_tags, *(own for _, own in traits.inbounds)) for pair in own}
+    yield from (Word("tag", name, value) for name, value in sorted(all_tags))
+    if traits.gateway is not None:
+        names = {traits.gateway.name, derived.display_name(traits.gateway)}
+        yield from (Word("gateway", name) for name in sorted(names))
 
 
 def selected(selector: Selector, traits: Traits) -> Iterable[str] | None:
@@ -391,12 +450,12 @@ def _by_gateway(selector: Selector, traits: Traits) -> Iterable[str] | None:
     sections = [
         section
         for section, own in traits.inbounds
-        if _all_fit(selector.tags, own) and _is_named(selector.section, section, names.get(section))
+        if _all_fit(selector.tags, own) and _is_meant(selector.section, section, names.get(section))
     ]
     return sections if sections or not (selector.tags or selector.section) else None
 
 
-def _is_named(word: str, section: str, name: str | None) -> bool:
+def _is_meant(word: str, section: str, name: str | None) -> bool:
     """Whether a listener is meant: by its name, or by its port, which several may share."""
     return not word or word == name or word == section.partition(":")[0]
 

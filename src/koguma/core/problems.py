@@ -84,17 +84,15 @@ _OF_POLICIES: Final[tuple[Callable[[Db, Key], Iterator[Problem]], ...]] = (
 
 
 def keep(db: Db, policies: Iterable[Key]) -> None:
-    """Keep the ties of these policies' kinds up to date, so that the next written policy is checked quickly.
+    """Keep by what policies of these kinds are compared up to date, so that the next one is checked quickly.
 
-    Comparing policies of a kind is the most expensive check: it grows with their number. Its answers change
-    with policies and destinations only, never with proxies. The given policies are refreshed first, so that
-    few others have to be verified.
+    Its answers change with policies and destinations only, never with proxies.
     """
     written = list(policies)
-    for policy in written:
-        ties.refresh(db, policy)
+    for mesh in dict.fromkeys(policy.mesh for policy in written):
+        selection.settle(db, mesh)
     for kind, mesh in dict.fromkeys((policy.kind, policy.mesh) for policy in written):
-        db.keep(ties.tied, kind, mesh)
+        ties.keep(db, kind, mesh)
 
 
 def of_policy(db: Db, policy: Key) -> tuple[Problem, ...]:

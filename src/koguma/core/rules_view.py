@@ -338,8 +338,8 @@ def client_match(client: Client) -> Json:
 
 def _warnings(db: Db, kind: str, proxy_class: ProxyClass) -> Iterator[str]:
     """Why policies of a kind select no proxy, and problems of those that apply."""
-    for selector in match.selectors(db, kind, proxy_class.mesh):
-        if selector.problem and not selector.is_shadow:
+    for selector in match.unindexed(db, proxy_class.mesh):
+        if selector.policy.kind == kind and selector.problem and not selector.is_shadow:
             place = f"mesh:{selector.policy.mesh} name:{selector.core_name}"
             yield f'unable to resolve TargetRef on policy: {place} error:"{selector.problem}"'
     for policy in proxy_class.of(kind):

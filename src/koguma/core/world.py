@@ -7,6 +7,7 @@ users wrote them; nothing is filled in but what follows from the object itself.
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
+from zlib import crc32
 
 import msgspec
 
@@ -26,6 +27,23 @@ CONTROL_PLANE: Input[str, ControlPlaneInfo] = Input("control plane")
 
 BY_KIND = Index(RESOURCES, lambda key, _resource: [(key.kind, key.mesh)])
 BY_KIND_EVERYWHERE = Index(RESOURCES, lambda key, _resource: [key.kind])
+
+# What is asked of all objects of a kind is asked shard by shard, so that a change of one runs a small part.
+SHARDS: Final = range(64)
+
+
+def _names(key: Key, _resource: Resource) -> list[tuple[str, str, str]]:
+    return [(key.kind, key.mesh, key.name)] if key.kind != "Dataplane" else []
+
+
+def _shards(key: Key, _resource: Resource) -> list[tuple[str, str, int]]:
+    number = crc32(key.name.encode("utf-8", "surrogatepass")) % len(SHARDS)
+    return [(key.kind, key.mesh, number)] if key.kind != "Dataplane" else []
+
+
+# Not of proxies, of which there are many and which nobody refers to.
+BY_NAME = Index(RESOURCES, _names)  # by kind, mesh and display name
+BY_SHARD = Index(RESOURCES, _shards)  # by kind, mesh and number
 
 DESTINATION_KINDS: Final = ("MeshService", "MeshExternalService", "MeshMultiZoneService")
 HTTP_PROTOCOLS: Final = ("http", "http2", "grpc")
@@ -251,16 +269,6 @@ def destinations(db: Db, mesh: str) -> tuple[Destination, ...]:
 
 
 @question
-def destinations_named(db: Db, mesh: str) -> Mapping[tuple[str, str], tuple[Key, ...]]:
-    """Keys of destinations by kind and display name, so that a reference by name costs one lookup."""
-    by_name: dict[tuple[str, str], list[Key]] = {}
-    for kind in DESTINATION_KINDS:
-        for key in BY_KIND.keys(db, (kind, mesh)):
-            by_name.setdefault((kind, key.name), []).append(key)
-    return {name: tuple(keys) for name, keys in by_name.items()}
-
-
-@question
 def reached(db: Db, mesh: str, zone: str, namespace: str, reach: Reach) -> tuple[tuple[Key, str], ...]:
     """The ports that a proxy with this reach can call: destination key and section, in order.
 
@@ -298,20 +306,14 @@ def referenced(
     """
     if ref_labels:
         return labelled(db, mesh, kind, ref_labels)
-    candidates = _named(db, mesh, kind, name)
-    same_namespace = [key for key in candidates if key.namespace == forms.key_namespace(namespace)]
+    namesakes = BY_NAME.keys(db, (kind, mesh, name))
+    same_namespace = [key for key in namesakes if key.namespace == forms.key_namespace(namespace)]
     same_zone = tuple(key for key in same_namespace if key.zone == zone)
     if same_zone:
         return same_zone
     if not zone:
         return tuple(same_namespace)
     return tuple(key for key in same_namespace if not key.zone)
-
-
-def _named(db: Db, mesh: str, kind: str, name: str) -> tuple[Key, ...]:
-    if kind in DESTINATION_KINDS:
-        return destinations_named(db, mesh).get((kind, name), ())
-    return tuple(key for key in BY_KIND.keys(db, (kind, mesh)) if key.name == name)
 
 
 @question

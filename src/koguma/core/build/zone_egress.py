@@ -119,8 +119,9 @@ def traits(db: Db, egress: Key, mesh: str) -> Traits | None:
     proxy, resource = world.proxy(db, egress), world.RESOURCES.get(db, egress)
     if proxy is None or resource is None:
         return None
-    mentions = match.mentioned(db, mesh)
     own = pairs({tags.SERVICE: SERVICE, tags.ZONE: egress.zone})
+    own_labels = pairs({**dict(proxy.labels), LABEL: "enabled"})
+    mentions = match.mentioned(db, mesh, match.keys_of(own, own_labels))
     return Traits(
         mesh=mesh,
         type=match.EGRESS,
@@ -130,7 +131,7 @@ def traits(db: Db, egress: Key, mesh: str) -> Traits | None:
         origin=proxy.origin,
         namespace="",
         name="",
-        labels=match.some(pairs({**dict(proxy.labels), LABEL: "enabled"}), mentions.labels),
+        labels=match.some(own_labels, mentions.labels),
         inbounds=((section(resource.spec), match.visible_tags(proxy, own, mentions)),),
         gateway_tags=(),
     )
@@ -144,8 +145,8 @@ def is_forbidden(db: Db, destination: Key, section_: str, zone: str, uris: tuple
     """
     if not uris or destination.kind != "MeshExternalService" or is_gateway(db, destination):
         return False
-    mentions = match.mentioned(db, destination.mesh)
-    own = {tags.SERVICE: SERVICE, tags.ZONE: zone}
+    own, own_labels = pairs({tags.SERVICE: SERVICE, tags.ZONE: zone}), pairs({LABEL: "enabled"})
+    mentions = match.mentioned(db, destination.mesh, match.keys_of(own, own_labels))
     nobody = Traits(
         mesh=destination.mesh,
         type=match.EGRESS,
@@ -155,8 +156,8 @@ def is_forbidden(db: Db, destination: Key, section_: str, zone: str, uris: tuple
         origin="zone",
         namespace="",
         name="",
-        labels=match.some(pairs({LABEL: "enabled"}), mentions.labels),
-        inbounds=((_ANY_PORT, match.some(pairs(own), mentions.tags)),),
+        labels=match.some(own_labels, mentions.labels),
+        inbounds=((_ANY_PORT, match.some(own, mentions.tags)),),
         gateway_tags=(),
     )
     where = OverlayContext("tcp", destination.mesh, zone, allows_by_server_name=True)

@@ -93,10 +93,17 @@ def in_mesh(db: Db, mesh: str) -> tuple[Problem, ...]:
 
 def _is_compared(db: Db, kind: str, mesh: str) -> bool:
     """Whether policies of a kind in a mesh may set what another kind sets too."""
-    keys = world.BY_KIND.keys(db, (kind, mesh))
     if _phase(db, kind) == Phase.EXTENSIONS:
-        return bool(keys)
-    return any(_sets_shared_field(db, key) for key in keys)
+        return world.BY_KIND.has(db, (kind, mesh))
+    policy = world.kind_of(db, kind).policy
+    if policy is None or policy.sets_shared_field is None or not world.BY_KIND.has(db, (kind, mesh)):
+        return False
+    return any(_is_compared_in(db, kind, mesh, number) for number in world.SHARDS)
+
+
+@question
+def _is_compared_in(db: Db, kind: str, mesh: str, shard: int) -> bool:
+    return any(_sets_shared_field(db, key) for key in world.BY_SHARD.keys(db, (kind, mesh, shard)))
 
 
 @question

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from koguma.core import match, world
 from koguma.core.build import tls
-from koguma.core.incremental import Db
+from koguma.core.incremental import Db, question
 from koguma.core.items import clean_spec
 from koguma.core.lint.problem import NO_PERMISSION, Problem
 from koguma.model.resource import Key
@@ -17,7 +17,7 @@ from koguma.model.schema import Json
 
 def none_allows(db: Db, mesh: str) -> Iterator[Problem]:
     """A mesh with mTLS in which no permission allows any call."""
-    if tls.mtls(db, mesh) is None or not kinds(db) or allowing(db, mesh):
+    if tls.mtls(db, mesh) is None or not kinds(db) or any(_shards_of_allowing(db, mesh)):
         return
     kind = " or ".join(kinds(db))
     existing = _permissions(db, mesh)
@@ -48,7 +48,16 @@ def of_policy(db: Db, policy: Key) -> Iterator[Problem]:
 
 def allowing(db: Db, mesh: str) -> tuple[Key, ...]:
     """The permissions of a mesh that allow some call, on whichever proxies."""
-    return tuple(key for key in _permissions(db, mesh) if _allows(db, key))
+    return tuple(sorted(key for keys in _shards_of_allowing(db, mesh) for key in keys))
+
+
+def _shards_of_allowing(db: Db, mesh: str) -> Iterator[tuple[Key, ...]]:
+    return (_allowing_in(db, kind, mesh, number) for kind in kinds(db) for number in world.SHARDS)
+
+
+@question
+def _allowing_in(db: Db, kind: str, mesh: str, shard: int) -> tuple[Key, ...]:
+    return tuple(key for key in world.BY_SHARD.keys(db, (kind, mesh, shard)) if _allows(db, key))
 
 
 def _permissions(db: Db, mesh: str) -> tuple[Key, ...]:

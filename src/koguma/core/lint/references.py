@@ -113,7 +113,7 @@ def resolved(db: Db, policy: Key, reference: Reference) -> tuple[Key, ...]:
     if ref_labels and selector is not None and selector.role is PolicyRole.PRODUCER:
         ref_labels = pairs({labels.NAMESPACE: policy.namespace, **dict(ref_labels)})
     if reference.kind == "MeshGateway":
-        return tuple(key for key in _of_kind(db, policy.mesh, reference.kind) if key.name == reference.name)
+        return world.BY_NAME.keys(db, (reference.kind, policy.mesh, reference.name))
     namespace = reference.ref.get("namespace") or policy.namespace
     return world.referenced(
         db, policy.mesh, reference.kind, reference.name, namespace, policy.zone, ref_labels
@@ -159,9 +159,9 @@ def _subset(db: Db, policy: Key, reference: Reference) -> Iterator[Problem]:
     serves = any(own.get(tags.SERVICE) == reference.name for own in inbound_tags)
     if serves:
         why = "but no proxy that serves it has these tags; correct the tags, or start such a proxy"
-    elif world.destinations_named(db, policy.mesh).get(
-        ("MeshService", reference.name)
-    ) and not reference.ref.get("tags"):
+    elif world.BY_NAME.has(db, ("MeshService", policy.mesh, reference.name)) and not reference.ref.get(
+        "tags"
+    ):
         return
     else:
         why = "which no proxy serves; correct the name, or start such a proxy"

@@ -4,9 +4,10 @@ Proxies with equal traits count once, so the cost grows with the number of diffe
 proxies. In a mesh without proxies, selectors are compared by their requirements.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from koguma.core import gateway_attachment, match
+from koguma.core import gateway_attachment, match, world
 from koguma.core.incremental import Db, question
 from koguma.core.items import ItemId, targets
 from koguma.core.lint.problem import DISJOINT, NOBODY_SELECTED, Problem
@@ -16,12 +17,27 @@ from koguma.core.world import Pairs
 from koguma.model import labels, tags
 from koguma.model.resource import Key
 
+Requirement = tuple[str, str]  # a property of a proxy, and its value
+_NOT_BUILT_IN: Final = "none that is built in"
+
+
+class Requirements(NamedTuple):
+    """Policies by what they require of proxies."""
+
+    by_first: Mapping[Requirement | None, Sequence[Key]]  # by that which says most; None: nothing
+    by_any: Mapping[Requirement, Sequence[Key]]
+
 
 @question
 def distinct_traits(db: Db, mesh: str) -> tuple[Traits, ...]:
     """The different traits of the proxies of a mesh."""
     all_traits = (match.traits(db, key) for key in match.proxies(db, mesh))
     return tuple(dict.fromkeys(traits for traits in all_traits if traits is not None))
+
+
+def settle(db: Db, mesh: str) -> None:
+    """Bring up to date what stands lower than selections and is kept, so that these are asked quickly."""
+    db.settle_below(distinct_traits, mesh)
 
 
 @question
@@ -61,6 +77,46 @@ def overlap(db: Db, policy: Key, other: Key) -> bool:
     return required <= other_required or other_required <= required
 
 
+@question
+def required_in_shard(db: Db, kind: str, mesh: str, shard: int) -> Requirements:
+    """What the policies in one shard of a kind require of proxies."""
+    by_first: dict[Requirement | None, list[Key]] = {}
+    by_any: dict[Requirement, list[Key]] = {}
+    for policy in world.BY_SHARD.keys(db, (kind, mesh, shard)):
+        required = _in_order(db, policy)
+        by_first.setdefault(required[0] if required else None, []).append(policy)
+        for each in required:
+            by_any.setdefault(each, []).append(policy)
+    return Requirements(by_first, by_any)
+
+
+@question
+def required(db: Db, kind: str, mesh: str) -> tuple[Requirements, ...]:
+    """What all policies of a kind require of proxies, shard by shard."""
+    return tuple(required_in_shard(db, kind, mesh, number) for number in world.SHARDS)
+
+
+def alike(db: Db, policy: Key) -> Iterator[Key]:
+    """The policies of its kind that may require all that a policy requires, or a part of it; also itself."""
+    own = _in_order(db, policy)
+    for shard in required(db, policy.kind, policy.mesh):
+        for each in (*own, None):
+            yield from shard.by_first.get(each, ())
+        yield from (
+            shard.by_any.get(own[0], ()) if own else (key for keys in shard.by_any.values() for key in keys)
+        )
+
+
+def _in_order(db: Db, policy: Key) -> list[Requirement]:
+    """What a policy requires of a proxy; first what few proxies have."""
+    selector = match.selector(db, policy)
+    return sorted(requirements(selector).items(), key=_breadth) if selector else []
+
+
+def _breadth(requirement: Requirement) -> tuple[bool, Requirement]:
+    return requirement[0] in ("type", "zone", "namespace") or requirement[1] == _NOT_BUILT_IN, requirement
+
+
 def requirements(selector: Selector) -> Mapping[str, str]:
     """The properties that a selector requires of a proxy, one value for each."""
     required = {"type": selector.proxy_types[0]} if len(selector.proxy_types) == 1 else {}
@@ -72,7 +128,7 @@ def requirements(selector: Selector) -> Mapping[str, str]:
                 _property(f"tag {name}"): value for name, value in selector.tags if value != tags.ANY
             }
         case "Dataplane":
-            required["gateway"] = "none that is built in"
+            required["gateway"] = _NOT_BUILT_IN
             required |= {_property(f"label {name}"): value for name, value in selector.labels}
             if selector.name:
                 required |= {"name": selector.name, "namespace": selector.namespace}
@@ -153,16 +209,23 @@ def _has_listener(db: Db, selector: Selector) -> bool:
 
 
 @question
-def on_routes(db: Db, mesh: str) -> Mapping[Key, tuple[ItemId, ...]]:
-    """The entries of `to` that name routes, by route."""
+def on_routes(db: Db, kind: str, mesh: str, shard: int) -> Mapping[Key, tuple[ItemId, ...]]:
+    """The entries of `to` that name routes, by route, of the policies in one shard of a kind."""
     by_route: dict[Key, list[ItemId]] = {}
-    for kind in match.policy_kinds(db):
-        for selector in match.selectors(db, kind, mesh):
-            for index, entry_targets in enumerate(targets(db, selector.policy)):
-                for target in entry_targets:
-                    if target.kind in match.ROUTE_KINDS and target.key is not None:
-                        by_route.setdefault(target.key, []).append(ItemId(selector.policy, "to", index))
+    for policy in world.BY_SHARD.keys(db, (kind, mesh, shard)):
+        for index, entry_targets in enumerate(targets(db, policy)):
+            for target in entry_targets:
+                if target.kind in match.ROUTE_KINDS and target.key is not None:
+                    by_route.setdefault(target.key, []).append(ItemId(policy, "to", index))
     return {route: tuple(entries) for route, entries in by_route.items()}
+
+
+def _on_route(db: Db, route: Key) -> Iterator[ItemId]:
+    """The entries of `to` of any policy that name a route."""
+    for kind in match.policy_kinds(db):
+        if world.BY_KIND.has(db, (kind, route.mesh)):
+            for shard in world.SHARDS:
+                yield from on_routes(db, kind, route.mesh, shard).get(route, ())
 
 
 def disjoint(db: Db, policy: Key) -> Iterator[Problem]:
@@ -172,7 +235,7 @@ def disjoint(db: Db, policy: Key) -> Iterator[Problem]:
             if target.kind in match.ROUTE_KINDS and target.key is not None:
                 yield from _disjoint(db, ItemId(policy, "to", index), target.key)
     if policy.kind in match.ROUTE_KINDS:
-        for entry in on_routes(db, policy.mesh).get(policy, ()):
+        for entry in _on_route(db, policy):
             yield from _disjoint(db, entry, policy)
 
 

@@ -4,7 +4,7 @@ A tie is legal and has one winner, always the same. But then renaming a policy c
 unexpected.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from koguma.core import inbound, items, match, order, routes, rules, world
@@ -20,6 +20,7 @@ from koguma.model.schema import Json
 from koguma.model.violation import child, item
 
 _BY_NAME: Final = 9  # the index of the name in order.key: step 8 of order.py
+_FEW: Final = 16
 _MANY: Final = 100
 
 
@@ -56,73 +57,114 @@ def _targets(db: Db, policy: Key) -> Iterator[tuple[Target | Client | str, ItemI
         yield "the proxy itself", entry
 
 
-class Tied(NamedTuple):
-    """The entries with one subject, the winner first, and the fields that they set differently."""
-
-    entries: tuple[ItemId, ...]
-    contested: frozenset[str]
-
-
 @question
-def tied(db: Db, kind: str, mesh: str) -> Mapping[TieSubject, Tied]:
-    """The entries of a kind's policies with equal subjects that set fields differently."""
+def in_shard(db: Db, kind: str, mesh: str, shard: int) -> Mapping[TieSubject, tuple[ItemId, ...]]:
+    """The entries of the policies in one shard of a kind, by subject."""
     by_subject: dict[TieSubject, list[ItemId]] = {}
-    for policy in world.BY_KIND.keys(db, (kind, mesh)):
+    for policy in world.BY_SHARD.keys(db, (kind, mesh, shard)):
         for subject, entry in subjects(db, policy):
             by_subject.setdefault(subject, []).append(entry)
-    groups = {
-        subject: among(db, tuple(entries)) for subject, entries in by_subject.items() if len(entries) > 1
-    }
-    return {subject: each for subject, each in groups.items() if each.contested}
+    return {subject: tuple(entries) for subject, entries in by_subject.items()}
+
+
+Subjects = Mapping[TieSubject, tuple[ItemId, ...]]
 
 
 @question
-def among(db: Db, entries: tuple[ItemId, ...]) -> Tied:
-    """The fields that entries with one subject set differently; a question per subject, to be asked apart."""
-    values_by_field: dict[str, set[str]] = {}
-    for entry in entries:
-        for at, (_, value) in leaves(db, entry).items():
-            values_by_field.setdefault(at, set()).add(repr(value))
-    contested = frozenset(at for at, values in values_by_field.items() if len(values) > 1)
-    ordered = (
-        sorted(entries, key=lambda each: order.key(items.rank(db, each)), reverse=True) if contested else ()
-    )
-    return Tied(tuple(ordered), contested)
+def by_subject(db: Db, kind: str, mesh: str) -> tuple[Subjects, ...]:
+    """The entries of all policies of a kind by subject, shard by shard."""
+    return tuple(in_shard(db, kind, mesh, number) for number in world.SHARDS)
 
 
-def refresh(db: Db, policy: Key) -> None:
-    """Bring the answers about one policy up to date, so that `tied` need not verify all other policies."""
-    for _, entry in subjects(db, policy):
-        leaves(db, entry)
-    match.mentioned(db, policy.mesh)  # it changes with a new policy, and all selections depend on it
+class Ranked(NamedTuple):
+    """Entries with one subject, the winner first, and where each stands."""
+
+    entries: tuple[ItemId, ...]
+    places: Mapping[ItemId, int]
+
+
+@question
+def ranked(db: Db, kind: str, mesh: str, subject: TieSubject) -> Ranked:
+    """The entries of all policies of a kind with that subject."""
+    found = (shard[subject] for shard in by_subject(db, kind, mesh) if subject in shard)
+    return _ranked(db, (entry for entries in found for entry in entries))
+
+
+def _ranked(db: Db, entries: Iterable[ItemId]) -> Ranked:
+    ordered = sorted(dict.fromkeys(entries), key=lambda each: order.key(items.rank(db, each)), reverse=True)
+    return Ranked(tuple(ordered), {entry: place for place, entry in enumerate(ordered)})
+
+
+class TieGroup(NamedTuple):
+    """An entry of a policy among those with the same subject that may be about the same traffic."""
+
+    entry: ItemId
+    entries: tuple[ItemId, ...]  # the winner first
+    place: int  # of the entry
+    n_subject: int  # how many entries of all policies have this subject
+
+
+@question
+def groups(db: Db, policy: Key) -> tuple[TieGroup, ...]:
+    """The entries of a policy, each with those that it may win or lose against."""
+    return tuple(_groups(db, policy))
+
+
+def _groups(db: Db, policy: Key) -> Iterator[TieGroup]:
+    for subject, entry in subjects(db, policy):
+        shards = by_subject(db, policy.kind, policy.mesh)
+        n_subject = sum(len(shard[subject]) for shard in shards if subject in shard)
+        if n_subject == 1:
+            continue
+        near = _near(db, policy, subject) if n_subject > _FEW else None
+        found = ranked(db, policy.kind, policy.mesh, subject) if near is None else _ranked(db, (*near, entry))
+        yield TieGroup(entry, found.entries, found.places[entry], n_subject)
+
+
+def _near(db: Db, policy: Key, subject: TieSubject) -> list[ItemId] | None:
+    """The entries with a subject of the policies that may select a proxy that this one selects, too.
+
+    None where these are so many that it is better to ask all.
+    """
+    every = selection.distinct_traits(db, policy.mesh)
+    near: dict[Key, None] = {}
+    if every:
+        for number in sorted(selection.selected(db, policy)):
+            near |= dict.fromkeys(each.policy for each in match.matched(db, policy.kind, every[number]))
+            if len(near) > _MANY:
+                return None
+    else:
+        for each in selection.alike(db, policy):
+            near[each] = None
+            if len(near) > _MANY:
+                return None
+    return [entry for other in near for own, entry in subjects(db, other) if own == subject]
+
+
+def keep(db: Db, kind: str, mesh: str) -> None:
+    """Bring up to date, and keep so, by what the policies of a kind are compared."""
+    db.keep(by_subject, kind, mesh)
 
 
 def ties(db: Db, policy: Key) -> Iterator[Problem]:
     """Where a policy loses or wins by its name alone; wins in a group of many entries are left out."""
     yield from losses(db, policy)
-    for group, entry in _groups(db, policy):
-        below = group.entries[group.entries.index(entry) + 1 :]
-        for rival in below if len(group.entries) <= _MANY else ():
-            if rival.policy != policy and _clash(db, rival, entry, group.contested):
+    for group in groups(db, policy):
+        fields = frozenset(leaves(db, group.entry))
+        for rival in group.entries[group.place + 1 :] if group.n_subject <= _MANY else ():
+            if rival.policy != policy and _clash(db, rival, group.entry, fields):
                 yield from (lost for lost in losses(db, rival.policy) if policy in lost.objects)
-
-
-def _groups(db: Db, policy: Key) -> Iterator[tuple[Tied, ItemId]]:
-    groups = tied(db, policy.kind, policy.mesh)
-    for subject, entry in subjects(db, policy):
-        if subject in groups:
-            yield groups[subject], entry
 
 
 def losses(db: Db, policy: Key) -> Iterator[Problem]:
     """The fields of a policy that another one of the same rank overrides; of several, the one that wins."""
     lost_fields: dict[tuple[ItemId, ItemId], dict[str, None]] = {}
-    for group, entry in _groups(db, policy):
-        open_fields = group.contested & leaves(db, entry).keys()
-        for rival in group.entries[: group.entries.index(entry)]:
-            lost = _clash(db, entry, rival, open_fields) if rival.policy != policy else {}
+    for group in groups(db, policy):
+        open_fields = frozenset(leaves(db, group.entry))
+        for rival in group.entries[: group.place]:
+            lost = _clash(db, group.entry, rival, open_fields) if rival.policy != policy else {}
             if lost:
-                lost_fields.setdefault((entry, rival), {}).update(dict.fromkeys(lost.values()))
+                lost_fields.setdefault((group.entry, rival), {}).update(dict.fromkeys(lost.values()))
                 open_fields -= lost.keys()
             if not open_fields:
                 break
@@ -130,7 +172,7 @@ def losses(db: Db, policy: Key) -> Iterator[Problem]:
 
 
 def _clash(db: Db, entry: ItemId, rival: ItemId, left: frozenset[str]) -> Mapping[str, str]:
-    """The contested fields that an entry sets differently than its rival for the same traffic, with paths."""
+    """Of these fields, those that an entry sets differently than a rival for the same traffic, with paths."""
     fields, rival_fields = leaves(db, entry), leaves(db, rival)
     shared = [at for at in fields if at in left and at in rival_fields]
     lost = {at: fields[at][0] for at in shared if fields[at][1] != rival_fields[at][1]}
