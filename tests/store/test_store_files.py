@@ -9,9 +9,11 @@ import sys
 import pytest
 from store_cases import contents, make_resource, puts
 
+from koguma import __version__
 from koguma.model.redacted import masked_url
 from koguma.store import StoreUnusable, migrate, open_store
 from koguma.store.sqlite import SqliteLog
+from koguma.store.store_format import FORMAT, SINCE
 
 
 def mode(path) -> int:
@@ -156,17 +158,29 @@ def test_migrations_are_numbered_without_gaps_and_alike_in_all_dialects() -> Non
     assert all(step.statements for found in steps.values() for step in found)
 
 
-async def test_a_database_of_a_newer_release_is_refused_with_both_numbers(tmp_path) -> None:
+async def test_a_database_with_a_later_format_is_refused_and_says_what_it_needs(tmp_path) -> None:
+    file = tmp_path / "store.db"
+    await (await open_store(f"sqlite:///{file}")).close()
+    with sqlite3.connect(file) as db:
+        db.execute("UPDATE store_format SET format = 99, needs = '7.0.0'")
+    db.close()
+    with pytest.raises(StoreUnusable) as refusal:
+        await open_store(f"sqlite:///{file}")
+    expected = (str(file), "store format 99", f"Koguma {__version__}", "start 7.0.0 or a later one")
+    assert [words for words in expected if words not in str(refusal.value)] == []
+
+
+async def test_tables_that_a_newer_release_has_added_are_no_reason_to_refuse(tmp_path) -> None:
     file = tmp_path / "store.db"
     await (await open_store(f"sqlite:///{file}")).close()
     with sqlite3.connect(file) as db:
         db.execute("INSERT INTO schema_version VALUES (99, 'from_the_future')")
+        db.execute("DROP TABLE store_format")  # as in a store from before there was one
     db.close()
-    with pytest.raises(StoreUnusable) as refusal:
-        await open_store(f"sqlite:///{file}")
-    known = migrate.migrations("sqlite")[-1].version
-    for words in (str(file), "schema version 99", f"up to {known}", "start that one or a later one"):
-        assert words in str(refusal.value)
+    await (await open_store(f"sqlite:///{file}")).close()
+    with sqlite3.connect(file) as db:
+        assert db.execute("SELECT format, needs FROM store_format").fetchall() == [(FORMAT, SINCE)]
+    db.close()
 
 
 async def test_a_question_that_is_cancelled_does_not_harm_the_next(tmp_path) -> None:

@@ -20,7 +20,7 @@ from koguma.reconcile import shared_authority
 from koguma.runtime.checks import Check
 from koguma.runtime.clock import now
 from koguma.runtime.settings import Settings
-from koguma.store import migrate
+from koguma.store import migrate, store_format
 from koguma.store.sealing import Sealing
 
 _SHOWN_MAX: Final = 20  # checks of one sort; the rest is counted
@@ -85,8 +85,10 @@ class HealthChecks:
         dialect = {"sqlite": "sqlite", "postgresql": "postgres", "postgres": "postgres"}.get(
             self._settings.store_url.partition(":")[0]
         )
-        if dialect:  # a store with another schema version does not start
-            yield Check("migrations", "ok", f"schema version {migrate.migrations(dialect)[-1].version}")
+        if dialect:  # a store with a later format does not start
+            schema, form = migrate.migrations(dialect)[-1].version, store_format.FORMAT
+            text = f"schema version {schema}, format {form}, as of Koguma {store_format.SINCE}"
+            yield Check("migrations", "ok", text)
 
     def _api_certificate(self) -> Check:
         end = certificates.expires_at(self._identity.certificate)

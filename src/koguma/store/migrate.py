@@ -1,7 +1,8 @@
 """Migrations: bring the tables of a database to the newest schema, and never back.
 
 A migration is a numbered file of plain SQL per dialect. The table `schema_version` lists those that ran; a
-number is written in the same transaction as the migration itself.
+number is written in the same transaction as the migration itself. Whether a release can use a store that a
+newer one has migrated is said by `store_format`.
 """
 
 import re
@@ -9,8 +10,6 @@ from collections.abc import Iterator
 from importlib import resources
 
 import msgspec
-
-from koguma.store.contract import StoreUnusable
 
 VERSIONS_TABLE = """
 CREATE TABLE IF NOT EXISTS schema_version (
@@ -36,18 +35,10 @@ def migrations(dialect: str) -> tuple[Migration, ...]:
     return tuple(sorted(_read(dialect)))
 
 
-def pending(dialect: str, version: int | None, where: str) -> tuple[Migration, ...]:
-    """The migrations that a database still needs; StoreUnusable if it is newer than this code."""
-    known_migrations = migrations(dialect)
-    known = known_migrations[-1].version
-    if version is not None and version > known:
-        raise StoreUnusable(
-            f"{where} has schema version {version}, and this Koguma knows versions up to {known}. A newer"
-            " release wrote it: start that one or a later one, or restore a backup from before the upgrade"
-        )
-    return tuple(
-        migration for migration in known_migrations if version is None or migration.version > version
-    )
+def pending(dialect: str, version: int | None) -> tuple[Migration, ...]:
+    """The migrations that a database still needs; none where a newer release has run more than we know."""
+    known = migrations(dialect)
+    return tuple(migration for migration in known if version is None or migration.version > version)
 
 
 def _read(dialect: str) -> Iterator[Migration]:

@@ -19,7 +19,7 @@ import structlog
 from koguma.model.errors import Unavailable
 from koguma.model.redacted import masked_url
 from koguma.model.resource import Key, Resource
-from koguma.store import migrate, postgres_history, row
+from koguma.store import postgres_history, postgres_migration, row
 from koguma.store.contract import Change, Op, StoreUnusable, Unreadable, rfc3339
 from koguma.store.log import LogLost, LogSnapshot, RowsAfter, log_replaced, too_old
 from koguma.store.notifications import Notifications
@@ -36,7 +36,7 @@ from koguma.store.sealing import PLAIN, PREFIX_CHARACTERS, Sealing
 _log = structlog.get_logger("koguma.store")
 
 POLL_SECONDS = 0.25
-LONG_SECONDS = 600.0  # for migrations and compaction
+LONG_SECONDS = 600.0  # for compaction, and to read everything
 
 _COLUMNS = ", ".join(Row._fields)
 _KEY = "kind, mesh, zone, namespace, name"
@@ -139,7 +139,7 @@ class PostgresLog:
         where = masked_url(self._url)
         try:
             async with self._appends.use() as db:
-                await _migrate(db, where)
+                await postgres_migration.run(db, where)
                 await self._reseal(db, where)
         except LogLost as lost:
             raise Unavailable(f"{where} does not answer ({lost}); is PostgreSQL running there?") from lost
@@ -342,29 +342,3 @@ def _arrays(rows: Sequence[Row]) -> tuple[Sequence[Any], ...]:
 
 def _text(body: bytes | str) -> str:
     return body if isinstance(body, str) else body.decode()
-
-
-async def _migrate(db: Connection, where: str) -> None:
-    """Run pending migrations. Several control planes may start at once: one wins, the others check again."""
-    for attempt in range(20):
-        try:
-            version = await db.fetchval(migrate.NEWEST)
-        except asyncpg.UndefinedTableError:
-            version = None
-        migrations = migrate.pending("postgres", version, where)
-        if not migrations:
-            return
-        with suppress(asyncpg.UniqueViolationError, asyncpg.DuplicateTableError, asyncpg.SerializationError):
-            await _run(db, migrations)
-        await asyncio.sleep(0.05 * attempt)
-    raise LogLost("another control plane keeps changing the tables")
-
-
-async def _run(db: Connection, migrations: Sequence[migrate.Migration]) -> None:
-    async with db.transaction():
-        await db.execute(_NO_TIMEOUT)
-        await db.execute(migrate.VERSIONS_TABLE)
-        for migration in migrations:  # its number first: a second writer waits here, and then fails
-            await db.execute("INSERT INTO schema_version VALUES ($1, $2)", migration.version, migration.name)
-            for statement in migration.statements:
-                await db.execute(statement, timeout=LONG_SECONDS)

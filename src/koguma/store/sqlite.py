@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from koguma.model.resource import Key, Resource
-from koguma.store import migrate, row
+from koguma.store import migrate, row, store_format
 from koguma.store.contract import Change, Op, Unreadable, rfc3339
 from koguma.store.disk_reserve import RESERVE_BYTES
 from koguma.store.log import LogSnapshot, RowsAfter, log_replaced, too_old
@@ -145,15 +145,18 @@ class SqliteLog:
 
     def _migrate(self) -> None:
         with self._database.transaction() as db:
+            db.execute(store_format.TABLE)
+            store_format.is_noted(db.execute(store_format.READ).fetchone(), str(self.path))
             db.execute(migrate.VERSIONS_TABLE)
             version = db.execute(migrate.NEWEST).fetchone()[0]
-            for migration in migrate.pending("sqlite", version, str(self.path)):
+            for migration in migrate.pending("sqlite", version):
                 db.execute(
                     "INSERT INTO schema_version (version, name) VALUES (?, ?)",
                     (migration.version, migration.name),
                 )
                 for statement in migration.statements:
                     db.execute(statement)
+            db.execute(store_format.WRITE)
 
     def _reseal(self) -> None:
         """Load the keys, and rewrite bodies that are not encrypted as configured, history included."""
