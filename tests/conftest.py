@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import hypothesis
 import pytest
-from postgres import Server
 
 from koguma.runtime import logs
 from tests.control_plane import LocalControlPlane
 from tests.error_lines import ERRORS, unexpected
 from tests.pgbouncer import PgBouncer
+from tests.postgres import Databases, Server, named
 
 # `make test` tries the same examples every time, so that a change is judged by itself; `make soak` looks for
 # new ones, and for many more.
@@ -47,8 +47,8 @@ def info_logs() -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Server]:
-    """A PostgreSQL of this test run; `database()` gives an empty database."""
+def own_postgres() -> Iterator[Server]:
+    """A PostgreSQL of this test run, which may be stopped and started again."""
     server = Server()
     server.start()
     yield server
@@ -56,9 +56,18 @@ def postgres() -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def pgbouncer(postgres) -> Iterator[PgBouncer]:
-    """A PgBouncer in transaction mode in front of that PostgreSQL."""
-    pooler = PgBouncer(postgres.host)
+def postgres(request: pytest.FixtureRequest) -> Iterator[Databases]:
+    """Where `database()` gives an empty database: the server that the environment names, else our own."""
+    server = named()
+    yield server or request.getfixturevalue("own_postgres")
+    if server:
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres: Databases) -> Iterator[PgBouncer]:
+    """A PgBouncer in transaction mode in front of it."""
+    pooler = PgBouncer(postgres.url)
     pooler.start()
     yield pooler
     pooler.remove()

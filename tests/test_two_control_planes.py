@@ -13,8 +13,8 @@ URL = "/meshes/default/meshtimeouts"
 
 
 @pytest.fixture
-def pair(postgres, tmp_path):
-    store = postgres.database()
+def pair(own_postgres, tmp_path):
+    store = own_postgres.database()
     with (
         LocalControlPlane(tmp_path / "a", store=store) as first,
         LocalControlPlane(tmp_path / "b", store=store) as second,
@@ -62,7 +62,7 @@ def test_of_two_who_change_the_same_one_is_told(pair):
 
 
 @pytest.mark.parametrize("seconds", [pytest.param(2), pytest.param(5, marks=pytest.mark.soak)])
-def test_a_database_that_goes_away_loses_nothing(postgres, pair, seconds):
+def test_a_database_that_goes_away_loses_nothing(own_postgres, pair, seconds):
     first, second = pair
     acknowledged: list[str] = []
     stop = threading.Event()
@@ -78,10 +78,10 @@ def test_a_database_that_goes_away_loses_nothing(postgres, pair, seconds):
     writer = threading.Thread(target=write)
     writer.start()
     time.sleep(0.3)
-    postgres.stop()
+    own_postgres.stop()
     assert second("GET", "/meshes/default").status == 200  # reads go on
     time.sleep(seconds)
-    postgres.start()
+    own_postgres.start()
     before = len(acknowledged)
     deadline = time.monotonic() + 20
     while len(acknowledged) < before + 20 and time.monotonic() < deadline:

@@ -32,7 +32,7 @@ def pooler(request):
     poolers: list[PgBouncer] = []
 
     def start(*args, **more) -> PgBouncer:
-        poolers.append(PgBouncer(*args or (request.getfixturevalue("postgres").host,), **more))
+        poolers.append(PgBouncer(*args or (request.getfixturevalue("postgres").url,), **more))
         poolers[-1].start()
         return poolers[-1]
 

@@ -1,5 +1,6 @@
 """Builders for the store's tests: resources, transactions, a manual clock, and the backends of logs."""
 
+import asyncio
 import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -137,3 +138,13 @@ async def drained(watch: Watch) -> list[Change]:
 
 def contents(store: Store) -> dict[Key, Resource]:
     return {resource.key: resource for resource in store.state.all()}
+
+
+async def seen(store: Store, count: int) -> list[int]:
+    """The revisions that a watch from the start sees, until there are so many."""
+    watch = store.watch(None, 0)
+    found: list[int] = []
+    async with asyncio.timeout(20):
+        while len(found) < count:
+            found += [change.revision for change in await watch.next_batch(5)]
+    return found

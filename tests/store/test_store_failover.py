@@ -95,7 +95,7 @@ async def test_no_acknowledged_write_is_lost_or_doubled_when_the_primary_dies(
     primary.wait_for_standbys(needed=True)
     if is_pooled:
         for server in (primary, standby):
-            url = url.replace(server.host, pooler(server.host).host)
+            url = url.replace(server.host, pooler(server.url).host)
     stores = [await opened(url), await opened(url)]
     clients = [Client(store, f"{index}-{n}") for index, store in enumerate(stores) for n in range(4)]
     running = [asyncio.create_task(client.run()) for client in clients]
@@ -167,7 +167,7 @@ async def test_a_standby_that_lacked_writes_is_read_from_the_start(primary, stan
 @pytest.mark.slow
 async def test_another_history_behind_the_same_pooler_is_noticed(primary, standby, opened, url, pooler):
     """The connections to the pooler stay, so that no new connection gives a reason to look."""
-    bouncer = pooler(primary.host)
+    bouncer = pooler(primary.url)
     store = await opened(bouncer.in_front_of(url))
     await store.write(puts(make_resource("kept")))
     on_standby = url_of(url, standby)
@@ -178,7 +178,7 @@ async def test_another_history_behind_the_same_pooler_is_noticed(primary, standb
     for number in range(3):
         await store.write(puts(make_resource(f"lost-{number}")))
         await other.write(puts(make_resource(f"new-{number}")))
-    bouncer.lead_to(standby.host)
+    bouncer.lead_to(standby.url)
     await until(lambda: contents(store) == contents(other))
     assert names(store) == ["kept", "new-0", "new-1", "new-2"]
     await store.write(puts(make_resource("last")))

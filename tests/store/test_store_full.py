@@ -149,12 +149,14 @@ async def test_an_error_of_the_disk_that_is_not_about_room_is_not_called_full(tm
     assert log._database.reserve.path.stat().st_size == RESERVE
 
 
-async def test_a_full_disk_of_postgres_is_refused_at_once_and_ends_by_itself(postgres, monkeypatch) -> None:
+async def test_a_full_disk_of_postgres_is_refused_at_once_and_ends_by_itself(
+    own_postgres, monkeypatch
+) -> None:
     monkeypatch.setattr("koguma.store.store.ROOM_SECONDS", 0.05)
     from koguma.store.postgres import PostgresLog
 
-    with small_disk(postgres.folder / "small", 24) as disk:
-        url = postgres.database_on(disk.path)
+    with small_disk(own_postgres.folder / "small", 24) as disk:
+        url = own_postgres.database_on(disk.path)
         try:
             store = Store(PostgresLog(url), Clock(), write_timeout=600)
             await store.open()
@@ -168,4 +170,4 @@ async def test_a_full_disk_of_postgres_is_refused_at_once_and_ends_by_itself(pos
             await store.write(puts(make_resource("new", LARGE)))
             await store.close()
         finally:
-            postgres.drop_with_tablespace(url)
+            own_postgres.drop_with_tablespace(url)

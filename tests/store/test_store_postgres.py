@@ -1,11 +1,10 @@
-"""What is particular to PostgreSQL: several control planes on one database, and outages."""
+"""What is particular to PostgreSQL: several control planes on one database."""
 
 import asyncio
 import statistics
 import time
 from contextlib import suppress
 
-import asyncpg
 import pytest
 from store_cases import (
     PostgresBackend,
@@ -15,6 +14,7 @@ from store_cases import (
     key,
     make_resource,
     puts,
+    seen,
     transaction_of,
 )
 
@@ -35,16 +35,6 @@ def backend(request, postgres):
 @pytest.fixture
 async def two(opened) -> tuple[Store, Store]:
     return await opened(), await opened()
-
-
-async def seen(store: Store, count: int) -> list[int]:
-    """The revisions that a watch from the start sees, until there are so many."""
-    watch = store.watch(None, 0)
-    found: list[int] = []
-    async with asyncio.timeout(20):
-        while len(found) < count:
-            found += [change.revision for change in await watch.next_batch(5)]
-    return found
 
 
 async def test_a_write_to_one_is_seen_by_a_watch_on_the_other_in_order(two) -> None:
@@ -147,118 +137,6 @@ async def test_two_control_planes_may_start_on_an_empty_database_at_once(backend
     assert len(await changes_after(stores[0], 0)) >= 1
     for store in stores:
         await store.close()
-
-
-@pytest.mark.parametrize(
-    "seconds", [pytest.param(2, marks=pytest.mark.slow), pytest.param(5, marks=pytest.mark.soak)]
-)
-@pytest.mark.expected_errors("unexpected connection_lost")
-async def test_an_outage_loses_nothing_that_was_answered_and_both_recover(
-    two, postgres, opened, seconds
-) -> None:
-    acknowledged: set[str] = set()
-    stopping = asyncio.Event()
-
-    async def write(store: Store, lane: str) -> None:
-        number = 0
-        while not stopping.is_set():
-            number += 1
-            names = [f"{lane}-{number}-{part}" for part in "xyz"]
-            await written(store, puts(*map(make_resource, names), expect=0))
-            acknowledged.update(names)
-
-    lanes = [
-        asyncio.create_task(write(store, f"{side}{lane}"))
-        for side, store in zip("ab", two, strict=True)
-        for lane in range(4)
-    ]
-    await asyncio.sleep(0.3)
-    await asyncio.to_thread(postgres.stop)
-    before = len(acknowledged)
-    with pytest.raises(Unavailable):
-        await two[0].ping()
-    await asyncio.sleep(seconds)
-    await asyncio.to_thread(postgres.start)
-    back = time.monotonic()
-    while len(acknowledged) < before + 200:
-        assert time.monotonic() < back + 10, "writes did not go on"
-        await asyncio.sleep(0.05)
-    stopping.set()
-    await asyncio.gather(*lanes)
-    third = await opened()
-    assert acknowledged == {one.name for one in contents(third)}
-    revisions = [change.revision for change in await changes_after(third, 0)]
-    assert revisions == list(range(1, third.state.revision + 1))
-    for store in two:
-        assert store.lost > 0
-        await seen(store, third.state.revision)
-        assert contents(store) == contents(third)
-
-
-async def written(store: Store, transaction: Transaction) -> None:
-    """Write as a client does who believes the answer: what was not written is written again."""
-    while True:
-        try:
-            await store.write(transaction)
-        except Unavailable as error:
-            if "nothing was written: retry later" not in str(error):
-                raise
-            await asyncio.sleep(0.05)
-        else:
-            return
-
-
-@pytest.fixture
-async def stopped(postgres):
-    """Stops the server, which runs again at the end."""
-
-    async def stop(*, at_once: bool = False) -> None:
-        await asyncio.to_thread(postgres.stop, at_once=at_once)
-
-    yield stop
-    await asyncio.to_thread(postgres.start)
-
-
-LONG_SECONDS = 3600.0  # nobody waits that long: whoever is answered is answered before
-
-
-async def test_a_write_that_cannot_be_sent_is_refused_at_once_and_was_not_written(
-    postgres, opened, stopped
-) -> None:
-    store = await opened(write_timeout=LONG_SECONDS)
-    await store.write(puts(make_resource("a")))
-    await stopped()
-    for transaction in (
-        puts(make_resource("b")),
-        puts(make_resource("a", 2)),
-        puts(make_resource("a")),
-        deletes(key("a")),
-    ):
-        with pytest.raises(Unavailable, match=r"cannot be reached .*; nothing was written: retry later"):
-            await store.write(transaction)
-    await asyncio.to_thread(postgres.start)
-    await written(store, puts(make_resource("b"), expect=0))
-    assert [one.name for one in contents(await opened())] == ["a", "b"]
-    await stopped()
-
-
-async def test_a_write_whose_answer_was_lost_may_have_happened(backend, opened, stopped) -> None:
-    store = await opened(write_timeout=1)
-    other = await asyncpg.connect(backend.url)
-    in_the_way = other.transaction()
-    await in_the_way.start()
-    await other.execute("SELECT revision FROM counter WHERE id = 1 FOR UPDATE")
-    sent = asyncio.create_task(store.write(puts(make_resource("a"))))
-    while not await other.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
-        await other.execute("SELECT pg_sleep(0.01)")
-    queued = asyncio.create_task(store.write(puts(make_resource("b"))))
-    await asyncio.sleep(0)
-    await stopped(at_once=True)
-    with pytest.raises(Unavailable, match="nothing was written: retry later"):
-        await queued
-    with pytest.raises(Unavailable, match="the write may have happened: read before you retry"):
-        await sent
-    other.terminate()
 
 
 async def test_a_server_that_is_not_there_is_named_without_the_password() -> None:

@@ -74,8 +74,15 @@ class PooledConnection(Connection):
         if self.is_in_transaction():
             yield
             return
-        async with self.transaction():
+        transaction = self.transaction()
+        await transaction.start()
+        try:
             yield
+        except BaseException:
+            if not self.is_closed():  # else rolling back would hide the reason
+                await transaction.rollback()
+            raise
+        await transaction.commit()
 
 
 def is_pooled(db: Connection | None) -> bool:
