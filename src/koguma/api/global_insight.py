@@ -32,7 +32,7 @@ class GlobalInsight:
         dataplane = self._context.kinds["Dataplane"]
         names = [mesh.name for mesh in self._context.state.listed("Mesh")]
         meshes = [name for name in names if may_list(dataplane, name)]
-        return answer_json(self._insights.in_numbers(meshes, may_list, self._clock()))
+        return answer_json(await self._insights.in_numbers(meshes, may_list, self._clock()))
 
     async def totals(self, call: Call) -> web.StreamResponse:
         """How many objects there are outside of meshes, by kind; the older answer."""

@@ -52,6 +52,7 @@ class PlainObjects:
         context = self._context
         context.check(call.user, "get", kind, mesh, name)
         computed_access.check_get(context, call.user, kind, mesh, name)
+        await context.prepare(kind, mesh or name)
         resource = context.state.named(kind.name, mesh, name)
         if resource is None:
             if kind.is_mesh_scoped:
@@ -98,13 +99,14 @@ class PlainObjects:
             lists.resource_filter(call.query, call.request.path, mesh),
             computed_access.plain_filter(context, call.user, kind),
         )
+        await context.prepare(kind, mesh)
         resources = context.listed(kind, mesh)
         for matches in filters:
             if matches is not None:
                 resources = [resource for resource in resources if matches(resource)]
         end = page.offset + page.size
         link = lists.next_link(call.request, end) if end < len(resources) else None
-        items = list(map(encode, context.filled(kind, resources[page.offset : end])))
+        items = list(map(encode, await context.filled(kind, resources[page.offset : end])))
         headers = {"Koguma-Revision": str(context.state.revision)}
         call.is_compressible = not compression.may_hold_secrets(kind)
         return answer(lists.body(items, len(resources), link), headers=headers)

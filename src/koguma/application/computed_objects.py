@@ -13,11 +13,14 @@ class ComputedObjects(Protocol):
     page of a long list costs as much as its own objects.
     """
 
+    async def prepare(self, kind: str, mesh: str | None) -> None:
+        """Compute ahead what objects of a kind need, in small steps, so that other requests are served."""
+
     def listed(self, kind: str, mesh: str | None = None) -> Sequence[Resource]:
         """The objects of a kind, in all meshes or in one, sorted by mesh and core name."""
 
     def named(self, kind: str, mesh: str, core_name: str) -> Resource | None:
-        """The object with a core name, complete."""
+        """The object with a core name."""
 
     def filled(self, resource: Resource) -> Resource:
         """An object of a list, complete."""
@@ -25,6 +28,9 @@ class ComputedObjects(Protocol):
 
 class NothingComputed:
     """The source where nothing computes anything."""
+
+    async def prepare(self, _kind: str, _mesh: str | None) -> None:
+        """Nothing."""
 
     def listed(self, _kind: str, _mesh: str | None = None) -> Sequence[Resource]:
         """None."""

@@ -1,7 +1,8 @@
 """Context: the store, access rules and engine that handlers and writers work with; built once at start."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import msgspec
 
@@ -28,6 +29,8 @@ from koguma.runtime.outgoing_calls import OutgoingCalls
 from koguma.store.contract import Unreadable
 from koguma.store.state import State
 from koguma.store.store import Store
+
+_FILLED_AT_ONCE: Final = 100  # objects, which takes some milliseconds
 
 
 class InstanceInfo(msgspec.Struct, frozen=True):
@@ -129,9 +132,20 @@ class Context(msgspec.Struct, frozen=True):
             return self.state.listed(kind.name, mesh)
         return self.computed.listed(kind.name, mesh)
 
-    def filled(self, kind: Kind, resources: Sequence[Resource]) -> Sequence[Resource]:
-        """Objects of a list with their specs."""
-        return resources if kind.computed is None else [*map(self.computed.filled, resources)]
+    async def prepare(self, kind: Kind, mesh: str | None) -> None:
+        """Compute ahead what objects of a kind need that are not stored."""
+        if kind.computed is not None:
+            await self.computed.prepare(kind.name, mesh)
+
+    async def filled(self, kind: Kind, resources: Sequence[Resource]) -> Sequence[Resource]:
+        """Objects of a list with their specs; computing many of them lets other requests be served."""
+        if kind.computed is None:
+            return resources
+        filled: list[Resource] = []
+        for start in range(0, len(resources), _FILLED_AT_ONCE):
+            filled += map(self.computed.filled, resources[start : start + _FILLED_AT_ONCE])
+            await asyncio.sleep(0)
+        return filled
 
     def check_any_write(self, user: User, kind: Kind, mesh: str, name: str) -> None:
         """Raise Forbidden where no rule lets the user write any object of a kind: then no body is read."""

@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 import ssl
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -111,6 +112,7 @@ class ControlPlane:
             settings.control_plane,
             lambda: self.store.state,
             lambda: self._proxies.states if self._proxies else None,
+            time.monotonic,
         )
         self._tracer: Tracer | None = None
         self._patch_checks: PatchChecker | None = None

@@ -39,6 +39,7 @@ class KubeReads:
         check_source(self._context, call.user, target, "get")
         if call.has_query:
             await self.wait_for_revision(options.revision(call.query.get("resourceVersion")))
+        await self._context.prepare(target.endpoint.kind, target.mesh or target.name)
         found = await self._context.conversions.shown([self._finder.get(target)], target.endpoint)
         return self._answers.one(call, target, found[0])
 
@@ -58,13 +59,15 @@ class KubeReads:
         exact = self._exact(query.get("resourceVersionMatch"), revision, limit, token)
         await self.wait_for_revision(revision)
         await self.convert_for_selectors(call, target)
+        await self._context.prepare(target.endpoint.kind, target.mesh or None)
         chunk = self._finder.chunk(target, matches, limit, token, exact)
         meta: dict[str, str | int] = {"resourceVersion": str(chunk.revision)}
         if chunk.token:
             meta["continue"] = chunk.token
         if chunk.n_left is not None:
             meta["remainingItemCount"] = chunk.n_left
-        resources = self._context.filled(target.endpoint.kind, [resource for _, resource in chunk.objects])
+        listed = [resource for _, resource in chunk.objects]
+        resources = await self._context.filled(target.endpoint.kind, listed)
         resources = await self._context.conversions.shown(resources, target.endpoint)
         return self._answers.many(call, target, resources, meta, self._unreadable_warnings(target.endpoint))
 

@@ -33,6 +33,11 @@ class RequestTarget(msgspec.Struct, frozen=True):
         return self.namespace or ""
 
     @property
+    def mesh(self) -> str:
+        """The mesh whose reserved namespace it names; empty for any other."""
+        return namespaced_names.mesh_of(self.where) or ""
+
+    @property
     def object_name(self) -> tuple[str, str, str]:
         """The same for one object, through whichever endpoint it is addressed."""
         return self.endpoint.set.stored_as, self.where, self.name
@@ -43,7 +48,7 @@ class RequestTarget(msgspec.Struct, frozen=True):
             verb,
             self.endpoint.plural,
             self.name if name is None else name,
-            namespaced_names.mesh_of(self.where) or "",
+            self.mesh,
             self.endpoint.group,
             namespace=self.where,
             subresource=self.subresource,
@@ -84,8 +89,8 @@ def check_source(context: Context, user: User, target: RequestTarget, verb: str)
         is_of_one_place = target.namespace is not None or not target.endpoint.namespaced
         attempt = _source_attempt(context, target, verb, target.name) if is_of_one_place else None
     elif target.name or target.namespace is not None:
-        mesh = namespaced_names.mesh_of(target.where) or ""
-        attempt = _summary_attempt(context, target, computed_access.source_mesh(computed, mesh, target.name))
+        mesh = computed_access.source_mesh(computed, target.mesh, target.name)
+        attempt = _summary_attempt(context, target, mesh)
     if attempt is not None and not context.access.allows(user, attempt):
         raise Forbidden(denied(user, attempt))
 

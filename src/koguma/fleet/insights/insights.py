@@ -1,7 +1,8 @@
 """Insights: the objects of all insight kinds, computed from the store and the states of proxies when read."""
 
+import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Final, Protocol
 
@@ -20,6 +21,8 @@ from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 from koguma.store.state import State
 
+FRESH_SECONDS: Final = 1.0  # for so long, proxies of a mesh are not counted again
+_COUNTED_AT_ONCE: Final = 100  # proxies, which takes some milliseconds
 _SERVICE: Final = kinds_of_insights.SERVICE.name
 _MESH: Final = kinds_of_insights.MESH.name
 _ZONE: Final = kinds_of_insights.ZONE.name
@@ -54,20 +57,29 @@ class Insights:
         control_plane: ControlPlaneInfo,
         state: Callable[[], State],
         states: Callable[[], FleetStates | None],
+        clock: Callable[[], float],
     ) -> None:
         self._kinds = kinds
         self._control_plane = control_plane
         self._state = state
         self._states = states
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._counts: dict[str, tuple[float, MeshCounts]] = {}  # by mesh: when they were made
         # By kind: the subjects as the store listed them, and an insight without a spec for each.
         self._bare: dict[str, tuple[object, tuple[Resource, ...]]] = {}
 
     # Objects.
 
+    async def prepare(self, kind: str, mesh: str | None) -> None:
+        """Count the proxies of a mesh, or of all, where insights of that kind are about such counts."""
+        if kind in (_SERVICE, _MESH):
+            await self.count(self._mesh_names() if mesh is None else [mesh])
+
     def listed(self, kind: str, mesh: str | None = None) -> Sequence[Resource]:
         """The insights of a kind, in all meshes or in one, sorted by mesh and core name."""
         if kind == _SERVICE:
-            meshes = [found.name for found in self._state().listed("Mesh")] if mesh is None else [mesh]
+            meshes = self._mesh_names() if mesh is None else [mesh]
             return [insight for each in meshes for insight in self._services(each)]
         bare = self._bare_insights(kind)
         if mesh is None:
@@ -81,7 +93,7 @@ class Insights:
             counts = self.mesh_counts(mesh).services.get(core_name)
             return _service(mesh, core_name, counts, self._state()) if counts is not None else None
         subject = self._state().named(SUBJECTS[kind], mesh, core_name)
-        return None if subject is None else self.filled(_bare(kind, subject))
+        return None if subject is None else _bare(kind, subject)
 
     def filled(self, resource: Resource) -> Resource:
         """An insight with its spec."""
@@ -130,9 +142,39 @@ class Insights:
 
     # Numbers.
 
+    async def count(self, meshes: Collection[str]) -> None:
+        """Count the proxies of some meshes, where that was not done a moment ago; in small steps."""
+        async with self._turn:  # who waits finds it done
+            self._counts = {mesh: found for mesh, found in self._counts.items() if self._is_fresh(found[0])}
+            for mesh in meshes:
+                if mesh not in self._counts:
+                    counts = await self._counted(mesh)
+                    self._counts[mesh] = self._clock(), counts
+
+    async def _counted(self, mesh: str) -> MeshCounts:
+        counts, dataplanes = MeshCounts(), self._state().listed("Dataplane", mesh)
+        for start in range(0, len(dataplanes), _COUNTED_AT_ONCE):
+            self._add(counts, dataplanes[start : start + _COUNTED_AT_ONCE])
+            await asyncio.sleep(0)
+        return counts
+
+    def _add(self, counts: MeshCounts, dataplanes: Iterable[Resource]) -> None:
+        for dataplane in dataplanes:
+            counts.add(dataplane, self._proxy(dataplane.key))
+
+    def _is_fresh(self, counted_at: float) -> bool:
+        return self._clock() - counted_at < FRESH_SECONDS
+
     def mesh_counts(self, mesh: str) -> MeshCounts:
-        """The proxies and services of a mesh."""
-        return MeshCounts(self._state().listed("Dataplane", mesh), self._proxy)
+        """The proxies and services of a mesh; counted now where nobody has prepared it."""
+        if mesh in self._counts:
+            return self._counts[mesh][1]
+        counts = MeshCounts()
+        self._add(counts, self._state().listed("Dataplane", mesh))
+        return counts
+
+    def _mesh_names(self) -> list[str]:
+        return [mesh.name for mesh in self._state().listed("Mesh")]
 
     def _counted_kinds(self) -> list[Kind]:
         """The kinds whose objects are counted: not what is computed, nor what only administrators see."""
@@ -143,7 +185,7 @@ class Insights:
         places = self._state().counts(kind.stored_as)
         return sum(number for place, number in places.items() if place.mesh == mesh)
 
-    def in_numbers(
+    async def in_numbers(
         self, meshes: Collection[str], may_list: Callable[[Kind, str], bool], now: datetime
     ) -> dict[str, Json]:
         """The global insight over some meshes, with the objects that somebody may list."""
@@ -156,6 +198,7 @@ class Insights:
             for word, kind in _ZONE_PARTS.items()
         }
         policies = sum(number for name, number in numbers.items() if self._kinds[name].policy is not None)
+        await self.count(meshes)
         counts = [self.mesh_counts(mesh) for mesh in meshes]
         return global_insight.global_insight(counts, policies, numbers, zones, now)
 

@@ -1,16 +1,15 @@
 """Insight of a mesh: its proxies by health, type, version and CA, its objects by kind, its services."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from koguma.fleet.insights import proxy_health, service_insight
-from koguma.fleet.insights.proxy_health import HealthCounts
+from koguma.fleet.insights.proxy_health import HealthCounts, ProxyHealth
 from koguma.fleet.insights.service_insight import (
     EXTERNAL,
     GATEWAY_BUILTIN,
     GATEWAY_DELEGATED,
     ServiceCounts,
-    StateOf,
 )
 from koguma.fleet.proxy_state import ProxyState
 from koguma.model.resource import Resource
@@ -27,9 +26,9 @@ CountsByWord = dict[str, HealthCounts]
 
 
 class MeshCounts:
-    """The proxies of a mesh, counted in one walk."""
+    """The proxies and services of a mesh, counted one by one."""
 
-    def __init__(self, dataplanes: Iterable[Resource], state_of: StateOf) -> None:
+    def __init__(self) -> None:
         self.proxies = HealthCounts()
         self.by_type: CountsByWord = {
             word: HealthCounts() for word in (STANDARD, _GATEWAY, *PROXY_TYPES.values())
@@ -38,39 +37,39 @@ class MeshCounts:
         self._by_envoy: CountsByWord = {}
         self._by_issuer: CountsByWord = {}
         self._by_trusted: CountsByWord = {}
-        found: dict[str, ServiceCounts] = {}
-        for dataplane in dataplanes:
-            state = state_of(dataplane.key)
-            self._add(dataplane, state)
-            service_insight.count(found, dataplane, state)
-        self.services = dict(sorted(found.items()))
+        self._services: dict[str, ServiceCounts] = {}
 
-    def _add(self, dataplane: Resource, state: ProxyState | None) -> None:
+    @property
+    def services(self) -> dict[str, ServiceCounts]:
+        """The services of the mesh by name, in order of their names."""
+        return dict(sorted(self._services.items()))
+
+    def add(self, dataplane: Resource, state: ProxyState | None) -> None:
+        """Count one more proxy."""
+        service_insight.count(self._services, dataplane, state)
         is_connected = state is not None and state.is_connected
         health = proxy_health.of_dataplane(dataplane.spec, is_connected=is_connected)
+        self.proxies.add(health)
         gateway = proxy_health.networking(dataplane.spec).get("gateway")
-        counted = [self.proxies]
         if gateway is None:
-            counted.append(self.by_type[STANDARD])
+            self.by_type[STANDARD].add(health)
         else:
-            type_ = PROXY_TYPES[service_insight.gateway_type(gateway)]
-            counted += (self.by_type[_GATEWAY], self.by_type[type_])
+            self.by_type[_GATEWAY].add(health)
+            self.by_type[PROXY_TYPES[service_insight.gateway_type(gateway)]].add(health)
         if state is not None:
-            counted += _of_words(self._by_agent, (state.versions.agent,))
-            counted += _of_words(self._by_envoy, (state.versions.envoy,))
-            certificate = state.certificate if is_connected else None
-            if certificate is not None:
-                counted += _of_words(self._by_issuer, (certificate.backend,))
-                counted += _of_words(self._by_trusted, certificate.backends)
-        for counts in counted:
-            counts.add(health)
+            _add(self._by_agent, state.versions.agent, health)
+            _add(self._by_envoy, state.versions.envoy, health)
+        if state is not None and is_connected and state.certificate is not None:
+            _add(self._by_issuer, state.certificate.backend, health)
+            for backend in state.certificate.backends:
+                _add(self._by_trusted, backend, health)
 
     def spec(self, policies: Mapping[str, int], resources: Mapping[str, int]) -> dict[str, Json]:
         """The spec of a MeshInsight, with numbers of policies and of all objects by kind."""
-        external = sum(1 for service in self.services.values() if service.type == EXTERNAL)
+        external = sum(1 for service in self._services.values() if service.type == EXTERNAL)
         services = {
-            "total": len(self.services),
-            "internal": len(self.services) - external,
+            "total": len(self._services),
+            "internal": len(self._services) - external,
             "external": external,
         }
         return {
@@ -87,9 +86,13 @@ class MeshCounts:
         }
 
 
-def _of_words(counts: CountsByWord, words: Iterable[str]) -> list[HealthCounts]:
-    """The counts of these words, made where there are none yet; what a proxy does not say is not counted."""
-    return [counts.setdefault(word, HealthCounts()) for word in words if word]
+def _add(counts: CountsByWord, word: str, health: ProxyHealth) -> None:
+    """Count a proxy under a word; what it does not say is not counted."""
+    found = counts.get(word)
+    if found is None and word:
+        found = counts[word] = HealthCounts()
+    if found is not None:
+        found.add(health)
 
 
 def _shown(counts: CountsByWord) -> dict[str, Json]:

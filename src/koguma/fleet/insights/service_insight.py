@@ -5,7 +5,7 @@ inbound or a gateway, or without such tags by the proxy's label `kuma.io/workloa
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from koguma.fleet.insights import proxy_health
@@ -14,7 +14,7 @@ from koguma.fleet.proxy_state import ProxyState
 from koguma.kinds import service_probe
 from koguma.kinds.insights import SERVICE_TYPES
 from koguma.model import labels, tags
-from koguma.model.resource import Key, Resource
+from koguma.model.resource import Resource
 from koguma.model.schema import Json
 
 INTERNAL, EXTERNAL, GATEWAY_DELEGATED, GATEWAY_BUILTIN = SERVICE_TYPES
@@ -25,8 +25,6 @@ _STATUSES: Final = {
     ProxyHealth.OFFLINE: "offline",
     ProxyHealth.PARTIALLY_DEGRADED: "partially_degraded",
 }
-
-StateOf = Callable[[Key], ProxyState | None]
 
 
 class ServiceCounts:
@@ -72,14 +70,6 @@ class ServiceCounts:
             **({"serviceType": self.type} if self.type != INTERNAL else {}),
             **({"zones": sorted(self._zones)} if self._zones else {}),
         }
-
-
-def services(dataplanes: Iterable[Resource], state_of: StateOf) -> dict[str, ServiceCounts]:
-    """The services that these Dataplanes serve, by name, in order of their names."""
-    found: dict[str, ServiceCounts] = {}
-    for dataplane in dataplanes:
-        count(found, dataplane, state_of(dataplane.key))
-    return dict(sorted(found.items()))
 
 
 def count(found: dict[str, ServiceCounts], dataplane: Resource, state: ProxyState | None) -> None:
