@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from koguma.fleet import mesh_cas
 from koguma.fleet.certificates import CHANGED_MAX, Certificates
 from koguma.identity import authority
-from koguma.identity.rotation import DISTRUST_DELAY, SETTLE_TIME, TRUST_TIMEOUT
+from koguma.identity.rotation import DISTRUST_DELAY, SETTLE_TIME, TRUST_TIMEOUT, CaHolders
 from koguma.kinds.mesh import MeshBuiltinCert
 from koguma.model.resource import Key, Resource
 from koguma.runtime import logs
@@ -59,6 +59,7 @@ class CertificateSetup:
         self.now = START
         self._revision = 0
         self._stored = {}
+        self.others = CaHolders()
         for name, pair in MADE.items():
             self.write_ca(name, pair)
         self.write_mesh(*(backends or (builtin("a"),)), enabled=enabled)
@@ -67,7 +68,7 @@ class CertificateSetup:
 
     def another(self):
         """The certificates of another control plane on the same store."""
-        return Certificates(lambda: self.state, lambda: self.now)
+        return Certificates(lambda: self.state, lambda: self.now, lambda _mesh: self.others)
 
     def put(self, **fields):
         self._revision += 1
@@ -306,6 +307,58 @@ def test_a_proxy_that_does_not_answer_is_waited_for_ten_seconds():
     setup.now += SECOND
     assert setup.changed_names() == ["web"]
     assert shown(setup.of("web")) == "b < ab"
+
+
+def test_a_proxy_of_another_control_plane_is_waited_for_like_our_own():
+    setup = CertificateSetup()
+    setup.takes("web")
+    [ca_a] = setup.certificates.states(proxy("web"))[0].trusts
+    setup.others = CaHolders(1, {ca_a: 1}, {ca_a: 1})
+    setup.write_mesh(builtin("b"), enabled="b")
+    setup.takes("web")
+    ca_b = next(ca for ca in setup.certificates.states(proxy("web"))[0].trusts if ca != ca_a)
+    setup.now += SETTLE_TIME
+    assert setup.certificates.others_changed() is False
+    assert shown(setup.of("web")) == "a < ab"
+    setup.others = CaHolders(1, {ca_a: 1, ca_b: 1}, {ca_a: 1})
+    assert setup.certificates.others_changed() is True
+    assert setup.changed_names() == ["web"]
+    setup.takes("web")
+    assert shown(setup.of("web")) == "b < ab"
+    setup.now += DISTRUST_DELAY
+    assert setup.certificates.others_changed() is False
+    assert shown(setup.of("web")) == "b < ab", "the other one may still show the old one"
+    setup.others = CaHolders(1, {ca_a: 1, ca_b: 1}, {ca_b: 1})
+    assert setup.certificates.others_changed() is True
+    assert shown(setup.of("web")) == "b < b"
+
+
+def test_while_it_is_not_known_what_others_have_no_ca_begins_and_none_leaves():
+    setup = CertificateSetup()
+    setup.takes("web")
+    setup.others = CaHolders(is_known=False)
+    setup.write_mesh(builtin("b"), enabled="b")
+    setup.takes("web")
+    setup.now += HOUR
+    setup.certificates.others_changed()
+    assert shown(setup.of("web")) == "a < ab"
+    setup.others = CaHolders()
+    assert setup.certificates.others_changed() is True
+    setup.takes("web")
+    assert shown(setup.of("web")) == "b < ab"
+    setup.others = CaHolders(is_known=False)
+    setup.now += DISTRUST_DELAY
+    setup.certificates.others_changed()
+    assert shown(setup.of("web")) == "b < ab"
+    setup.others = CaHolders()
+    assert setup.certificates.others_changed() is True
+    assert shown(setup.of("web")) == "b < b"
+
+
+def test_a_mesh_gets_its_first_ca_whatever_is_known_of_others():
+    setup = CertificateSetup()
+    setup.others = CaHolders(is_known=False)
+    assert shown(setup.of("web")) == "a < a"
 
 
 def test_an_answer_that_is_heard_twice_counts_once():

@@ -141,3 +141,29 @@ def test_the_proxies_of_a_control_plane_that_is_killed_are_disconnected_soon(pai
     assert [each.n_proxies for each in gone] == [1]
     state = states(first).of(KEY._replace(name="web-9"))
     assert state.disconnected_at >= state.connected_at
+    assert first("DELETE", "/meshes/default/dataplanes/web-9").status == 200
+
+
+def test_whoever_decides_about_cas_counts_the_proxies_of_the_other_control_plane(pair):
+    first, second = pair
+    mesh = first("GET", "/meshes/default").json
+    backends = [{"name": "ca-1", "type": "builtin"}]
+    connections = [joined(first, "web-1"), joined(second, "web-2")]
+    with_mtls = {**mesh, "mtls": {"enabledBackend": "ca-1", "backends": backends}}
+    assert first("PUT", "/meshes/default", with_mtls).status == 200
+    until(lambda: all(each.offered.of_type("secret") for each in connections))
+
+    def counted(plane):
+        holders = states(plane).ca_holders("default")
+        return holders.n_proxies, list(holders.n_trusting.values()), list(holders.n_presenting.values())
+
+    until(lambda: counted(first) == (1, [], [1]))
+    service = "/meshes/default/meshservices/web"
+    assert first("GET", service).json["status"]["tls"] == {"status": "NotReady"}
+    first.run(synced(connections[0]))
+    second.run(synced(connections[1]))
+    until(lambda: counted(first) == counted(second) == (1, [1], [1]))
+    until(lambda: first("GET", service).json["status"]["tls"] == {"status": "Ready"})
+    assert first("PUT", "/meshes/default", mesh).status == 200
+    for plane, connection in zip(pair, connections, strict=True):
+        plane.run(connection.close())

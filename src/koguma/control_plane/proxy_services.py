@@ -70,7 +70,7 @@ class ProxyServices:
         self.hds_gate = HealthGate(context, self._gate)
         self._settings = settings
         self._clock = clock
-        self._certificates = Certificates(lambda: context.state, clock)
+        self._certificates = Certificates(lambda: context.state, clock, self.states.ca_holders)
         ranges = vips.ranges(
             settings.mesh_service_cidr,
             settings.mesh_external_service_cidr,

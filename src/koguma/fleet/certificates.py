@@ -13,6 +13,7 @@ from typing import Final
 from koguma.fleet.mesh_cas import BUNDLES_MAX, MeshCas
 from koguma.fleet.proxy_state import CertificateState
 from koguma.identity.authority import CaProblem
+from koguma.identity.rotation import CaHolders
 from koguma.identity.sds import ALL_TRUST, SdsSecret, SdsSecrets, TrustDomains, trust_domains, trust_name
 from koguma.model.kri import ALL_MESHES
 from koguma.model.resource import Key
@@ -24,9 +25,15 @@ CHANGED_MAX: Final = 128  # at a time, since making a certificate takes half a m
 class Certificates:
     """The certificates of the proxies that are connected here."""
 
-    def __init__(self, state: Callable[[], State], clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        state: Callable[[], State],
+        clock: Callable[[], datetime],
+        others: Callable[[str], CaHolders] = lambda _mesh: CaHolders(),
+    ) -> None:
         self._state = state
         self._clock = clock
+        self._others = others
         self._meshes: dict[str, MeshCas] = {}
         # In which a zone proxy has a certificate, or whose proxies a proxy of another mesh calls.
         self._meshes_of: dict[Key, tuple[str, ...]] = {}
@@ -112,6 +119,12 @@ class Certificates:
         self._admitting.discard(key)
         return any(rotated)
 
+    def others_changed(self) -> bool:
+        """Proxies of other control planes have changed; returns whether ours have `changed` because of it."""
+        undecided = [mesh for mesh in self._meshes.values() if mesh.is_undecided]
+        rotated = [self._rotated(mesh) for mesh in undecided]
+        return any(rotated)
+
     def _meshes_with(self, key: Key) -> tuple[str, ...]:
         """The meshes of which a proxy has secrets."""
         others = self._meshes_of.get(key, ())
@@ -168,7 +181,7 @@ class Certificates:
         """The CAs of a mesh, as new as the store."""
         mesh = self._meshes.get(name)
         if mesh is None:
-            mesh = self._meshes[name] = MeshCas(name)
+            mesh = self._meshes[name] = MeshCas(name, self._others)
         state = self._state()
         if mesh.revision != state.revision or (mesh.update_at is not None and mesh.update_at <= now):
             mesh.update(state, now)

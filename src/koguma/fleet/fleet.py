@@ -76,6 +76,7 @@ class Fleet:
         self._local = LocalStates(context, self.roster, self.quarantine, certificates, clock)
         self.quarantine.on_change = self._local.note
         self.states = states
+        states.subscribe(self._others_changed)
         states.attach(self._local, lambda: self.roster.connected, lambda: self.rounds.revision)
         self._deregistrations: dict[Key, asyncio.Task[None]] = {}
         self._readiness_writes: set[asyncio.Task[None]] = set()
@@ -230,6 +231,11 @@ class Fleet:
         changes = [self._certificates.acked(proxy.key, name, version) for name, version in versions.items()]
         self._on_change(proxy.key.mesh)
         if any(changes):
+            self.rounds.wake()
+
+    def _others_changed(self, _mesh: str) -> None:
+        """Proxies of other control planes have changed, which may let the next step of a rotation happen."""
+        if self._certificates.others_changed():
             self.rounds.wake()
 
     # How they are.

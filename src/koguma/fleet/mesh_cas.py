@@ -6,7 +6,7 @@ take its calls. A new CA issues nothing before these trust it too.
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Final, NamedTuple
@@ -20,7 +20,7 @@ from koguma.identity.authority import Authority, CaProblem
 from koguma.identity.certificates import UnusableCertificate
 from koguma.identity.mtls_backends import MtlsBackends
 from koguma.identity.proxy_certificates import ProxyCertificate
-from koguma.identity.rotation import Rotation, RotationInputs
+from koguma.identity.rotation import CaHolders, Rotation, RotationInputs
 from koguma.identity.sds import SdsSecret, SdsSecrets, identity_name, trust_name
 from koguma.model.resource import Key, Resource
 from koguma.store.state import State
@@ -70,8 +70,9 @@ class _ProxySecrets:
 class MeshCas:
     """The CAs of a mesh and the proxies that need them; `generation` counts changes for all of those."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, others: Callable[[str], CaHolders] = lambda _mesh: CaHolders()) -> None:
         self.name = name
+        self._others = others  # what proxies of other control planes have
         self.revision = -1  # of the store, when it was last looked at
         self.update_at: datetime | None = None
         self.generation = 0
@@ -139,14 +140,16 @@ class MeshCas:
 
     def _observed(self, found: MtlsBackends, now: datetime) -> RotationInputs:
         self._next_issuer = found.issuer(now)
+        others = self._others(self.name)
         return RotationInputs(
             now=now,
             configured=frozenset(found.configured(now)),
             next_issuer=self._next_issuer,
             changed_at=found.changed_at,
-            n_proxies=len(self._proxies),
-            n_trusting=self._n_trusting,
-            n_presenting=self._n_presenting,
+            n_proxies=len(self._proxies) + others.n_proxies,
+            n_trusting=self._n_trusting + Counter(others.n_trusting),
+            n_presenting=self._n_presenting + Counter(others.n_presenting),
+            is_known=others.is_known,
         )
 
     def _decide(self, found: MtlsBackends, decided: Rotation, now: datetime) -> None:
@@ -258,7 +261,7 @@ class MeshCas:
             self._drop_leaves(proxy, given[: given.index(version)])
         else:
             return False
-        return self._is_undecided
+        return self.is_undecided
 
     def remove(self, key: Key) -> bool:
         """A proxy has disconnected; returns whether that matters to the rotation."""
@@ -267,10 +270,11 @@ class MeshCas:
             return False
         self._set_trusted(proxy, _NO_CAS)
         self._drop_leaves(proxy, list(proxy.leaves))
-        return self._is_undecided or self.is_gone
+        return self.is_undecided or self.is_gone
 
     @property
-    def _is_undecided(self) -> bool:
+    def is_undecided(self) -> bool:
+        """Whether a rotation is in progress, so that it matters what proxies acknowledge."""
         return not rotation.is_settled(self._decided, self._next_issuer)
 
     def _set_trusted(self, proxy: _ProxySecrets, cas: frozenset[str]) -> None:

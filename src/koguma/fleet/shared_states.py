@@ -5,6 +5,7 @@ them (`state_writer`, `state_mirror`). Where two control planes have a proxy, th
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -14,9 +15,10 @@ import msgspec
 
 from koguma.application.context import Context
 from koguma.fleet.local_states import LocalStates
-from koguma.fleet.proxy_state import InstanceState, ProxyState
+from koguma.fleet.proxy_state import CertificateState, InstanceState, ProxyState
 from koguma.fleet.state_mirror import StateMirror
 from koguma.fleet.state_writer import InstanceData, StateWriter
+from koguma.identity.rotation import CaHolders
 from koguma.kinds import service_probe
 from koguma.model.resource import Key
 from koguma.store.log import LogLost
@@ -40,6 +42,8 @@ class SharedStates:
             log.proxy_states, about.instance_id, clock, self._is_stored, is_alone=not log.shared
         )
         self._mirror.on_change = self._notify
+        self._holders: dict[str, list[CertificateState]] = {}  # at other control planes, by mesh
+        self._holders_of = -1  # the generation of the mirror that it is of
         self._listeners: list[Callable[[str], None]] = []
         self._connected: frozenset[Key] = frozenset()
         self._connected_of: tuple[frozenset[Key], int] | None = None  # what the set above was made of
@@ -135,6 +139,26 @@ class SharedStates:
         """The proxies at other control planes that have a certificate of their mesh which is still valid."""
         now = self.clock()
         return frozenset(state.key for state in self._mirror.living() if state.is_certified(now))
+
+    def ca_holders(self, mesh: str) -> CaHolders:
+        """What proxies of other control planes have of the CAs of a mesh; those that moved here not counted.
+
+        Proxies of a control plane that is gone count for a minute: they run, and are about to come back.
+        """
+        if self._holders_of != self._mirror.generation:
+            self._holders_of, self._holders = self._mirror.generation, {}
+            here = self._local_keys()
+            for state in self._mirror.remembered():
+                if state.key not in here:
+                    for certificate in state.certificates:
+                        self._holders.setdefault(certificate.mesh, []).append(certificate)
+        certificates = self._holders.get(mesh, ())
+        return CaHolders(
+            n_proxies=len(certificates),
+            n_trusting=Counter(ca for each in certificates for ca in each.trusts),
+            n_presenting=Counter(ca for each in certificates for ca in each.presents),
+            is_known=self.is_known,
+        )
 
     def instances(self) -> tuple[InstanceState, ...]:
         """The control planes of this store, this one first."""

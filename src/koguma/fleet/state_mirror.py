@@ -41,6 +41,7 @@ class MirroredInstance:
         self.states: dict[Key, ProxyState] = {}
         self.silent_seconds = 0.0
         self.is_gone = False
+        self.is_remembered = True  # its proxies may still come back
 
     def see(self, row: InstanceRow, seconds: float, *, is_alone: bool) -> None:
         """Note a row that was read, after so many seconds in which somebody looked."""
@@ -48,6 +49,7 @@ class MirroredInstance:
         self.row = row
         self.data = _data(row.data)
         self.is_gone = is_alone or row.beat == LEFT or self.silent_seconds >= GONE_SECONDS
+        self.is_remembered = not self.is_gone or self.silent_seconds < REMOVAL_SECONDS
 
 
 class StateMirror:
@@ -122,6 +124,7 @@ class StateMirror:
             touched |= _meshes(self.instances.pop(name))
         if self._lost_since is not None:
             self._lost_since = None
+            touched.add("")
             _log.info("states of other control planes' proxies are read again")
         if touched:
             self.generation += 1
@@ -136,7 +139,7 @@ class StateMirror:
         other = self.instances.get(row.instance)
         if other is None:
             other = MirroredInstance(row)
-        was_gone = other.is_gone
+        was_gone, was_remembered = other.is_gone, other.is_remembered
         states = await self._table.states(row.instance, other.version) if row.version != other.version else []
         self.instances[row.instance] = other
         other.see(row, seconds, is_alone=self._is_alone)
@@ -144,7 +147,8 @@ class StateMirror:
         if was_gone != other.is_gone:
             words = "a control plane is gone" if other.is_gone else "a control plane is back"
             _log.info(words, instance=row.instance, proxies=len(other.states))
-        touched = _meshes(other) if was_gone != other.is_gone else set()
+        is_same = was_gone == other.is_gone and was_remembered == other.is_remembered
+        touched = set() if is_same else _meshes(other)
         n_unreadable = 0
         for stored in states:
             try:
@@ -184,6 +188,16 @@ class StateMirror:
         """The rows of the proxies that are connected to other control planes."""
         others = (other for other in self.instances.values() if not other.is_gone)
         return (state for other in others for state in other.states.values() if state.is_connected)
+
+    def remembered(self) -> Iterator[ProxyState]:
+        """The rows of these, and of those whose control plane is gone and that are connected nowhere else."""
+        yield from self.living()
+        living = self.connected()
+        for other in self.instances.values():
+            if other.is_gone and other.is_remembered:
+                yield from (
+                    state for key, state in other.states.items() if state.is_connected and key not in living
+                )
 
     def keys(self) -> set[Key]:
         """All proxies that other control planes have, or had."""

@@ -5,9 +5,10 @@ every proxy has acknowledged that it trusts it. The old CA is trusted until no p
 it any more. So it does not matter whether backends are added, enabled and removed one by one or in a single
 write.
 
-The rotation is a pure function from its last state and its inputs to the next state. It only knows the
-proxies of this control plane. Those of others are given time: a moment after all of ours have acknowledged,
-or the timeout of ours.
+The rotation is a pure function from its last state and its inputs to the next state. Each control plane
+decides for itself, by the proxies of all of them. What others know arrives with a delay, so there is a moment
+between the last acknowledgement and the next step. While it is not known what proxies of others have, no CA
+begins to issue and none leaves.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,10 +18,19 @@ from typing import Final
 import msgspec
 
 TRUST_TIMEOUT: Final = timedelta(seconds=10)  # for a proxy that does not acknowledge a new CA
-SETTLE_TIME: Final = timedelta(seconds=2)  # until proxies of other control planes trust it, too
+SETTLE_TIME: Final = timedelta(seconds=2)  # until it is known which proxies other control planes have
 DISTRUST_DELAY: Final = timedelta(
     seconds=20
 )  # until proxies of other control planes have dropped the old one
+
+
+class CaHolders(msgspec.Struct, frozen=True):
+    """What proxies of other control planes have of the CAs of a mesh."""
+
+    n_proxies: int = 0
+    n_trusting: Mapping[str, int] = {}
+    n_presenting: Mapping[str, int] = {}
+    is_known: bool = True  # False: this is how it was when it was last known
 
 
 class RotationInputs(msgspec.Struct, frozen=True):
@@ -33,6 +43,7 @@ class RotationInputs(msgspec.Struct, frozen=True):
     n_proxies: int = 0
     n_trusting: Mapping[str, int] = {}  # by CA: proxies that have acknowledged it
     n_presenting: Mapping[str, int] = {}  # by CA: proxies that may present a certificate of it
+    is_known: bool = True  # what proxies of other control planes have
 
 
 class Rotation(msgspec.Struct, frozen=True):
@@ -54,7 +65,7 @@ def next_rotation(before: Rotation, inputs: RotationInputs) -> Rotation:
     retiring = {
         ca: at
         for ca, at in retiring.items()
-        if inputs.n_presenting.get(ca) or inputs.now < at + DISTRUST_DELAY
+        if inputs.n_presenting.get(ca) or inputs.now < at + DISTRUST_DELAY or not inputs.is_known
     }
     kept = {ca: before.trusted[ca] for ca in sorted(before.trusted.keys() & {*retiring, issuer})}
     return Rotation(issuer, configured | kept, retiring)
@@ -66,6 +77,8 @@ def _may_issue(before: Rotation, inputs: RotationInputs, configured: Mapping[str
         return False
     if not before.issuer and len(configured) == 1:
         return True  # no proxy can trust another CA
+    if not inputs.is_known:
+        return False
     waited = inputs.now - configured[inputs.next_issuer]
     do_all_trust = inputs.n_trusting.get(inputs.next_issuer, 0) >= inputs.n_proxies
     return waited >= TRUST_TIMEOUT or (do_all_trust and waited >= SETTLE_TIME)
