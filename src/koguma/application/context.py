@@ -129,7 +129,7 @@ class Context(msgspec.Struct, frozen=True):
         Those that are computed may have no spec yet: see `filled`.
         """
         if kind.computed is None:
-            return self.state.listed(kind.name, mesh)
+            return self.state.listed(kind.stored_as, mesh)
         return self.computed.listed(kind.name, mesh)
 
     async def prepare(self, kind: Kind, mesh: str | None) -> None:
