@@ -98,10 +98,13 @@ class LocalControlPlane:
 
 def _keys(data_dir: Path, store: str) -> dict[str, str]:
     """The key file that a PostgreSQL store needs, the same for all control planes."""
-    if not store.startswith("postgresql:"):
-        return {}
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = data_dir / "store.key"
+    return {"store_key_file": store_key(data_dir)} if store.startswith("postgresql:") else {}
+
+
+def store_key(directory: Path) -> str:
+    """A file with a key for Secrets in a store, the same one wherever it is."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = directory / "store.key"
     file.touch(0o600)
     file.write_text(base64.b64encode(b"a key of thirty-two bytes, known").decode())
-    return {"store_key_file": str(file)}
+    return str(file)

@@ -58,6 +58,7 @@ _LOGGED_MESSAGE_MAX: Final = 2000  # characters of an error that the log shows
 _BYTES_ON_LOOP: Final = 4 * 1024  # parsing YAML of this length takes a few milliseconds
 _HOST_MAX: Final = 300
 _UNPROCESSABLE: Final = 422
+_ERRORS_FROM: Final = 400
 _TEXT: Final = "text/plain"
 
 ProxyPage = Callable[[Call], Awaitable[web.StreamResponse]]
@@ -125,10 +126,11 @@ class BootstrapServer:
             _log.exception("request of a proxy failed", request=number, path=request.path[:200])
             message = f"Internal Server Error; the log of the control plane has more under {number}"
             response = _error_response(request, KogumaError(message), message)
-        if response.prepared:  # a channel that has ended, or an answer that was streamed
+        if response.prepared:  # a channel that has ended
             return response
+        is_asked_often = request.path in self._pages and response.status < _ERRORS_FROM
         response.headers.update({"Koguma-Request-Id": number, "Server": "koguma"})
-        _log.info(
+        (_log.debug if is_asked_often else _log.info)(
             "proxy answered",
             request=number,
             path=request.path[:200],

@@ -48,6 +48,8 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "inspect dataplane": (
         "koguma inspect dataplane web-1 -m shop",
         "koguma inspect dataplane web-1 -o json",
+        "koguma inspect dataplane web-1 --type clusters",
+        "koguma inspect dataplane web-1 --type config-dump --include-eds",
     ),
     "inspect policy": (
         "koguma inspect policy meshtimeout backend-is-quick -m shop",
@@ -55,7 +57,10 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "inspect service": ("koguma inspect service backend -m shop",),
     "inspect meshgateway": ("koguma inspect meshgateway edge -m shop",),
-    "inspect zoneegress": ("koguma inspect zoneegress egress-1",),
+    "inspect zoneegress": (
+        "koguma inspect zoneegress egress-1",
+        "koguma inspect zoneegress egress-1 --type stats",
+    ),
     "explain": ("koguma explain dataplane web-1 --to backend -m shop",),
     "explain dataplane": (
         "koguma explain dataplane web-1 --to backend -m shop",

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import click
 
-from koguma.cli import inspection, kind_lookup, objects, options, output, tables
+from koguma.cli import envoy_pages, inspection, kind_lookup, objects, options, output, tables
 from koguma.cli.client import ApiClient
 from koguma.cli.explanation import ServerInspect
 from koguma.cli.failures import ApiError
@@ -21,13 +21,36 @@ def command() -> None:
     """Show what acts on a proxy, whom a policy selects, who a service is."""
 
 
+_type = click.option(
+    "--type",
+    "page",
+    type=click.Choice(("policies", *envoy_pages.PAGES)),
+    default="policies",
+    show_default=True,
+    help="What acts on it; or what its own Envoy shows, wherever it runs: its configuration, counters, or"
+    " clusters with the state of each endpoint.",
+)
+_include_eds = click.option(
+    "--include-eds", is_flag=True, help="With --type config-dump: also the endpoints of clusters."
+)
+
+
 @command.command("dataplane")
 @click.argument("name")
 @options.mesh
+@_type
+@_include_eds
 @options.output("json")
 @options.connected
-def dataplane(client: ApiClient, name: str, *, mesh: str, output: str | None) -> None:
+def dataplane(
+    client: ApiClient, name: str, *, mesh: str, page: str, include_eds: bool, output: str | None
+) -> None:
     """Show a proxy's ports, the policies that act on it and its calls, and what is odd about them."""
+    if _is_of_envoy(page, include_eds=include_eds):
+        path = f"/meshes/{quote(mesh, safe='')}/dataplanes/{quote(name, safe='')}"
+        about = objects.shown("Dataplane", name, mesh)
+        envoy_pages.show(client, path, about, page, include_eds=include_eds, is_json=output == "json")
+        return
     source = ServerInspect(client, mesh, name)
     try:
         layout, rules = source.layout(), source.rules()
@@ -38,17 +61,30 @@ def dataplane(client: ApiClient, name: str, *, mesh: str, output: str | None) ->
 
 @command.command("zoneegress")
 @click.argument("name")
+@_type
+@_include_eds
 @options.output("json")
 @options.connected
-def zoneegress(client: ApiClient, name: str, *, output: str | None) -> None:
+def zoneegress(client: ApiClient, name: str, *, page: str, include_eds: bool, output: str | None) -> None:
     """Show the external services that a zone egress serves, and the policies that act on it."""
+    path, about = f"/zoneegresses/{quote(name, safe='')}", objects.shown("ZoneEgress", name, "")
+    if _is_of_envoy(page, include_eds=include_eds):
+        envoy_pages.show(client, path, about, page, include_eds=include_eds, is_json=output == "json")
+        return
     try:
-        services = client.get(f"/zoneegresses/{quote(name, safe='')}/_policies").field("services")
+        services = client.get(f"{path}/_policies").field("services")
     except ApiError as error:
-        raise error.about(objects.shown("ZoneEgress", name, "")) from None
+        raise error.about(about) from None
     titles = ("MESH", "SERVICE", "SERVER NAME", "POLICIES ON CALLS THAT ARRIVE", "ON CALLS THAT LEAVE")
     rows = (_served(service) for service in services)
     _show({"services": services}, iter(tables.lines(titles, rows)), output)
+
+
+def _is_of_envoy(page: str, *, include_eds: bool) -> bool:
+    """Whether the proxy's Envoy is asked; an error where an option has no effect."""
+    if include_eds and page != envoy_pages.CONFIG_DUMP:
+        raise click.UsageError("--include-eds is for --type config-dump")
+    return page in envoy_pages.PAGES
 
 
 def _served(service: Json) -> tuple[str, ...]:

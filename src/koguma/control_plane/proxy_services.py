@@ -14,7 +14,8 @@ import structlog
 
 from koguma.access.token_keys import TokenKeys
 from koguma.api.admin_channel_server import AdminChannelServer
-from koguma.api.bootstrap_server import BootstrapServer
+from koguma.api.bootstrap_server import BootstrapServer, ProxyPage
+from koguma.api.peer_server import PeerServer
 from koguma.api.server import HttpServer
 from koguma.application.context import Context
 from koguma.application.live_engine import LiveEngine
@@ -24,23 +25,28 @@ from koguma.control_plane.server_certificate import ServerIdentity
 from koguma.core import vips
 from koguma.envoy import admin_channel, schema
 from koguma.envoy.encode import Encoder
+from koguma.fleet import peers
 from koguma.fleet.admin_channels import AdminChannels
 from koguma.fleet.certificates import Certificates
 from koguma.fleet.envoy_views import EnvoyViews
 from koguma.fleet.fleet import Fleet
 from koguma.fleet.gate import ProxyGate
+from koguma.fleet.peers import Peers
 from koguma.fleet.probing import HealthGate
 from koguma.fleet.proxy_view import proxy_json
 from koguma.fleet.shared_states import SharedStates
-from koguma.identity import certificate_facts
+from koguma.identity import certificate_facts, peer_tokens
 from koguma.model import duration
-from koguma.model.errors import KogumaError
+from koguma.model.errors import KogumaError, Unavailable
+from koguma.model.redacted import Redacted
 from koguma.model.resource import Key
 from koguma.model.schema import Json
 from koguma.proof.prover import Prover
+from koguma.reconcile import peer_key
 from koguma.reconcile.gateway_statuses import GatewayStatuses
 from koguma.reconcile.statuses import StatusWriter
 from koguma.runtime.checks import Check
+from koguma.runtime.peer_calls import PeerCalls, PeerTrust
 from koguma.runtime.settings import Settings
 from koguma.xds.server import XdsServer
 
@@ -81,6 +87,7 @@ class ProxyServices:
         self.states.subscribe(self._recount)
         self._channels = AdminChannels(context.background)
         self.views: EnvoyViews | None = None
+        self._peer_calls: PeerCalls | None = None
         self._xds: XdsServer | None = None
         self._http: HttpServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -128,7 +135,10 @@ class ProxyServices:
         if not self._settings.store_url.startswith("postgres"):
             fleet = self.fleet
             self._run("sweep of proxies", lambda: fleet.sweep(_SWEEP_SECONDS), may_end=True)
-        self.views = EnvoyViews(self.fleet.roster, self._channels, self._context.background)
+        await peer_key.ensure(self._context.store)
+        self.views = EnvoyViews(
+            self.fleet.roster, self._channels, self._context.background, self._new_peers(identity)
+        )
         self._run("review of admin channels", self._channels.review)
         self._xds = XdsServer(self.fleet, known, time.monotonic, hds_gate=self.hds_gate)
         self._run("review of proxies' tokens", self._xds.review)
@@ -140,7 +150,7 @@ class ProxyServices:
             identity.ca,
             certificate_facts.names(identity.certificate),
             refused=self.fleet.refused_proxies,
-            pages={admin_channel.PATH: AdminChannelServer(self._context, self._gate, self._channels).serve},
+            pages=self._pages(self.views),
         )
         self._http = HttpServer(door.handle)
         await self._http.start()
@@ -152,7 +162,32 @@ class ProxyServices:
         self.ports["dp"] = await _listening(
             "--dp-port", host, self._settings.dp_port, lambda at, port: http.listen(at, port, identity.tls)
         )
-        self.states.listen_at(_address(host, self.ports["dp"], self._context.about.hostname))
+        reached_at = self._settings.peer_host or host
+        self.states.listen_at(_address(reached_at, self.ports["dp"], self._context.about.hostname))
+
+    def _new_peers(self, identity: ServerIdentity) -> Peers:
+        """The other control planes of the store."""
+        self._peer_calls = PeerCalls(PeerTrust(identity.ca, identity.certificate))
+        instance = self._context.about.instance_id
+
+        def token(asked: str) -> Redacted:
+            key = self._peer_key()
+            if key is None:
+                raise Unavailable("the key of the control planes cannot be read; see `koguma check`")
+            return peer_tokens.issue(key, instance, asked, self._clock())
+
+        return Peers(self.states, self._peer_calls, token)
+
+    def _peer_key(self) -> Redacted | None:
+        return peer_key.stored_in(self._context.state)
+
+    def _pages(self, views: EnvoyViews) -> Mapping[str, ProxyPage]:
+        """What else the port for proxies serves: agents' channels, and other control planes."""
+        instance = self._context.about.instance_id
+        return {
+            admin_channel.PATH: AdminChannelServer(self._context, self._gate, self._channels).serve,
+            peers.PATH: PeerServer(views, instance, self._peer_key, self._clock).page,
+        }
 
     async def let_in(self) -> None:
         """Let proxies in, once there is what known ones share; who connects meanwhile waits for that."""
@@ -187,6 +222,8 @@ class ProxyServices:
         if self.fleet is not None:
             await self.fleet.stop()
         await self._channels.stop()
+        if self._peer_calls is not None:
+            await self._peer_calls.close()
         if self._http is not None:
             await self._http.stop()
         if self._xds is not None:

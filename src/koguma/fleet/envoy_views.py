@@ -33,6 +33,10 @@ class NotConnected(Unavailable):
     """The proxy has no channel here, and is not connected here either."""
 
 
+class NoChannel(Unavailable):
+    """The proxy is connected here, and has no channel here; it may have one at another control plane."""
+
+
 class PageAnswer(msgspec.Struct, frozen=True):
     """The answer of one of many proxies: a page, or why there is none."""
 
@@ -76,10 +80,15 @@ class EnvoyViews:
         """
         try:
             return await self.ask_here(key, path, bytes_max=bytes_max, seconds_max=seconds_max)
-        except NotConnected:
+        except (NotConnected, NoChannel) as error:
             if self._others is None:
                 raise
-        return await self._others.ask(key, path, bytes_max, seconds_max)
+            reason = error
+        try:
+            async with self._turn(bytes_max, seconds_max):
+                return await self._others.ask(key, path, bytes_max, seconds_max)
+        except NotConnected:
+            raise reason from None
 
     async def ask_all(
         self,
@@ -160,7 +169,7 @@ class EnvoyViews:
             )
         if admin_channel.FEATURE not in proxy.node.features:
             return NotSupported("its agent is of an older version that does not pass on what its Envoy shows")
-        return Unavailable("it is connected, but its agent has not opened its channel yet; try again")
+        return NoChannel("it is connected, but its agent has not opened its channel yet; try again")
 
 
 async def _masked(path: str, page: bytes) -> bytes:

@@ -7,5 +7,6 @@ one by a definition of the same name. They are sealed like Secrets.
 from typing import Final
 
 CONTROL_PLANE_CA: Final = "control-plane-ca"  # which issues the certificates of the control planes' ports
+CONTROL_PLANE_KEY: Final = "control-plane-key"  # by which control planes know each other
 
-INTERNAL_KINDS: Final = frozenset({CONTROL_PLANE_CA})
+INTERNAL_KINDS: Final = frozenset({CONTROL_PLANE_CA, CONTROL_PLANE_KEY})

@@ -77,6 +77,13 @@ class Settings(Spec):
     dp_host: Annotated[str, doc("Address that the ports for proxies listen on; 0.0.0.0 for all.")] = (
         "127.0.0.1"
     )
+    peer_host: Annotated[
+        str,
+        doc(
+            "Name or address at which other control planes of the store reach the ports for proxies; by"
+            " default dpHost, or this machine's name where that is for all addresses."
+        ),
+    ] = ""
     dp_port: Annotated[PortNumber, doc("Port where proxies get their bootstrap, https.")] = 5678
     xds_port: Annotated[PortNumber, doc("Port of xDS, gRPC.")] = 5679
     system_namespace: Annotated[str, doc("Namespace whose policies count as the operator's.")] = "kuma-system"
