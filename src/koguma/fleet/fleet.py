@@ -207,6 +207,7 @@ class Fleet:
 
     def acked(self, proxy: ConnectedProxy) -> None:
         """A proxy has acknowledged the newest offer completely."""
+        self.rounds.synced(proxy.key)
         self.quarantine.release_acked(proxy.key, proxy.acked_snapshot)
 
     def ready(self, proxy: ConnectedProxy) -> None:

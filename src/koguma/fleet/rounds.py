@@ -18,6 +18,7 @@ from koguma.application.context import Context
 from koguma.application.live_engine import LiveEngine
 from koguma.core.build.snapshot import SharedSpec
 from koguma.envoy.snapshot import Failure
+from koguma.fleet.announcements import Announcements
 from koguma.fleet.certificates import Certificates
 from koguma.fleet.compiler import (
     CompiledProxy,
@@ -37,13 +38,6 @@ from koguma.store.unavailable import log_unavailable
 JOINS_PER_ROUND: Final = 32  # so that requests of people wait for milliseconds only
 PREPARED_SECONDS_MAX: Final = 3.0
 RETRY_SECONDS: Final = 1.0
-# After a change for many proxies the next one waits until this one had time to reach them: a change that
-# comes alone does not wait, and changes that come together are compiled together. While proxies join, each of
-# them changes something for all others, so that is done in larger steps.
-PAUSE_SECONDS_PER_PROXY: Final = 0.00025
-PAUSE_SECONDS_PER_PROXY_JOINING: Final = 0.002
-PAUSE_SECONDS_MAX: Final = 5.0
-JOINING_SECONDS: Final = 1.0  # that proxies count as joining after one did
 
 _log = structlog.get_logger("koguma.fleet")
 
@@ -74,20 +68,29 @@ class PushRounds:
         self._leaving: set[Key] = set()
         self._rejecting: set[Key] = set()  # until the policies that may have caused it are known
         self._wake = asyncio.Event()
-        self._pause_until = 0.0
-        self._joined_at = 0.0
+        self._announcements = Announcements()
+        self._look_again: asyncio.TimerHandle | None = None  # at changes that wait
         self._renews_engine = False  # after a round that failed
 
     def join(self, connection: ConnectedProxy) -> None:
         """Compile for a proxy that has connected."""
         self._joining[connection.key] = connection
         self._leaving.discard(connection.key)
+        self._announcements.join(connection.key, asyncio.get_running_loop().time())
         self._wake.set()
+
+    def synced(self, key: Key) -> None:
+        """A proxy has acknowledged all that it was offered."""
+        now = asyncio.get_running_loop().time()
+        is_first = self._announcements.settle(key, now)
+        if is_first and not self._announcements.is_crowded(now, len(self._roster)):
+            self._wake.set()  # what waited for the crowd to end goes out
 
     def leave(self, key: Key) -> None:
         """A proxy has disconnected."""
         self._joining.pop(key, None)
         self._leaving.add(key)
+        self._announcements.leave(key)
         self._wake.set()
 
     def rejected(self, key: Key) -> None:
@@ -141,10 +144,11 @@ class PushRounds:
         store = self._context.store
         while True:
             changes = store.watch(None, store.state.revision)
+            self._announcements.hurry()
             self._wake.set()
             try:
                 while True:
-                    await changes.next_batch(None)
+                    self._announcements.note(await changes.next_batch(None), store.replaced)
                     self._wake.set()
             except Exception as error:  # noqa: BLE001 - whatever it is, proxies must not go stale for it
                 _log.warning("the watch of the store was interrupted", reason=str(error))
@@ -164,7 +168,7 @@ class PushRounds:
             self._wake.set()
         leaving, self._leaving = self._leaving, set()
         rejecting, self._rejecting = self._rejecting, set()
-        with_changes = self._is_pause_over()
+        with_changes = self._may_announce()
         request = CompileRequest(
             {each.key: ProxyInputs(each.node, each.identity_tags) for each in joining},
             frozenset(leaving),
@@ -174,35 +178,32 @@ class PushRounds:
             results, revision = await self._engine.beside(partial(self._compiler.compile, request=request))
             await self._blame(rejecting)
         except Exception:  # they join and leave in another round
+            self._announcements.hurry()
             unserved = {each.key: each for each in joining if self._roster.is_current(each)}
             self._joining = {**unserved, **self._joining}
             self._leaving |= {key for key in leaving if key not in self._roster}
             self._rejecting |= rejecting
             raise
-        self._start_pause(len(results) if with_changes else 0, has_joined=bool(joining))
+        if with_changes:
+            now = asyncio.get_running_loop().time()
+            self._announcements.finish(now, len(results) - len(joining), len(self._roster))
         self._note(results)
         await self._offers.push(revision, {*results, *rejecting, *self._certificates.changed()})
         if with_changes:  # not before: a proxy that is not behind counts as having this revision
             self.revision = revision
 
-    def _is_pause_over(self) -> bool:
-        loop = asyncio.get_running_loop()
-        if loop.time() >= self._pause_until:
-            return True
-        # Whatever woke us may have been a change, which is then looked at.
-        loop.call_later(self._pause_until - loop.time() + 0.001, self._wake.set)
-        return False
-
-    def _start_pause(self, n_changed: int, *, has_joined: bool) -> None:
-        """Let a change reach the proxies before the next one is compiled; then there is another round."""
-        loop = asyncio.get_running_loop()
-        if has_joined:
-            self._joined_at = loop.time()
-        if n_changed:
-            is_joining = loop.time() - self._joined_at <= JOINING_SECONDS
-            seconds = PAUSE_SECONDS_PER_PROXY_JOINING if is_joining else PAUSE_SECONDS_PER_PROXY
-            self._pause_until = loop.time() + min(n_changed * seconds, PAUSE_SECONDS_MAX)
-            loop.call_at(self._pause_until, self._wake.set)
+    def _may_announce(self) -> bool:
+        """Whether changes go out with this round; else there is another one in time."""
+        loop, announcements = asyncio.get_running_loop(), self._announcements
+        if self._look_again is not None:
+            self._look_again.cancel()
+            self._look_again = None
+        due_at = announcements.due_at(loop.time(), len(self._roster))
+        if due_at > loop.time():
+            self._look_again = loop.call_at(due_at, self._wake.set)
+            return False
+        announcements.begin()
+        return True
 
     def _note(self, results: CompileResult) -> None:
         """Hand results to the connections; one that left meanwhile has none."""

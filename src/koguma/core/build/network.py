@@ -223,6 +223,12 @@ def is_starting(resource: Resource) -> bool:
     return resource.annotations.get(labels.READY) != ready_mark(resource)
 
 
+def ready_sections(resource: Resource) -> frozenset[str]:
+    """The inbounds of a Dataplane that others may call."""
+    inbounds = _inbounds(resource.spec.get("networking") or {}, is_starting=is_starting(resource))
+    return frozenset(inbound.section for inbound in inbounds if inbound.is_ready)
+
+
 def _inbounds(networking: Json, *, is_starting: bool) -> Iterator[InboundNetworking]:
     own_address = networking.get("address") or LOOPBACK
     advertised = networking.get("advertisedAddress")
