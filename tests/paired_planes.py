@@ -43,10 +43,11 @@ class PairedPlanes:
         self.sidecars.append(sidecar)
         return sidecar
 
-    def connected(self, plane: LiveMesh) -> set[str]:
-        """The proxies with a stream to one control plane, by what that one says."""
+    def connected(self, plane: LiveMesh, asked: LiveMesh | None = None) -> set[str]:
+        """The proxies with a stream to one control plane, by what that one says, or another."""
         own = plane.request("GET", "/").json["instanceId"]
-        return {name for name, proxy in plane.proxies().items() if proxy.get("instance") in (own, None, "")}
+        shown = (asked or plane).proxies()
+        return {name for name, proxy in shown.items() if proxy["instance"] == own}
 
     def wait_until_at(self, plane: LiveMesh) -> None:
         """Wait until every sidecar is connected to one control plane, and has everything."""

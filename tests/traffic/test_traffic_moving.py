@@ -45,6 +45,7 @@ def test_no_request_fails_while_control_planes_end_in_turns(pair, times):
             staying.wait_until_synced(revision)
             pair.begin(ending, how)
             assert dataplanes(staying) == registered
+            until(lambda: pair.connected(staying, asked=ending) == registered, "it knows where all are")  # noqa: B023
     assert set(counts) == {"200"}, counts
     assert counts["200"] > times
 
@@ -60,3 +61,18 @@ def settle(pair):
 
 def dataplanes(plane):
     return {each["name"] for each in plane.request("GET", "/meshes/default/dataplanes").json["items"]}
+
+
+def test_a_control_plane_that_comes_later_gets_its_share(pair):
+    """After the test above all proxies are at one of the two, as they would be for ever."""
+    first, second = pair.planes
+    web = pair.sidecars[1]
+    for plane in pair.planes:
+        plane.settings["proxy_stay"] = "1s"
+    with steady_traffic(web.outbounds["backend"], pause=0.01) as counts:
+        for plane in pair.planes:
+            pair.end(plane, signal.SIGTERM)
+            pair.begin(plane, signal.SIGTERM)
+        until(lambda: [len(pair.connected(plane)) for plane in pair.planes] == [1, 1], "each has one")
+    assert set(counts) == {"200"}, counts
+    assert pair.connected(first) | pair.connected(second) == {"backend-1", "web-1"}

@@ -33,6 +33,7 @@ from koguma.fleet.fleet import Fleet
 from koguma.fleet.gate import ProxyGate
 from koguma.fleet.peers import Peers
 from koguma.fleet.probing import HealthGate
+from koguma.fleet.proxy_balance import ProxyBalance
 from koguma.fleet.proxy_view import proxy_json
 from koguma.fleet.shared_states import SharedStates
 from koguma.identity import certificate_facts, peer_tokens
@@ -142,6 +143,7 @@ class ProxyServices:
         self._run("review of admin channels", self._channels.review)
         self._xds = XdsServer(self.fleet, known, time.monotonic, hds_gate=self.hds_gate)
         self._run("review of proxies' tokens", self._xds.review)
+        self._balance(self._xds)
         door = BootstrapServer(
             self._context,
             self._gate,
@@ -194,6 +196,12 @@ class ProxyServices:
         if self.fleet is not None and self._xds is not None:
             await self.fleet.rounds.prepare()
             await self._xds.start()
+
+    def _balance(self, xds: XdsServer) -> None:
+        """Share proxies with other control planes of the store."""
+        age = duration.seconds(self._settings.proxy_stay)
+        if age > 0:
+            self._run("balance of proxies", ProxyBalance(self.states.instances, xds.end_old, age).run)
 
     def _prove(self, binary: str) -> None:
         """Check the engine now and then against a compile from scratch."""

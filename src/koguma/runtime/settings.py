@@ -115,6 +115,13 @@ class Settings(Spec):
             " none by default."
         ),
     ] = ""
+    proxy_stay: Annotated[
+        Duration,
+        doc(
+            "How long a proxy stays before it may be sent to another control plane of the store that has"
+            " clearly fewer; 0s for ever."
+        ),
+    ] = "30m"
     proof_interval: Annotated[
         Duration, doc("How often the engine is checked against a compile from scratch; 0s for never.")
     ] = "10m"

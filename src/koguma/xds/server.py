@@ -37,6 +37,8 @@ from koguma.xds.variant import XdsVariant
 from koguma.xds.write_scheduler import WriteScheduler
 
 SERVICE: Final = "envoy.service.discovery.v3.AggregatedDiscoveryService"
+_MOVING: Final = "another control plane has fewer proxies; connect to that one"
+_JITTER: Final = 0.25  # of the age of a stream
 _REPLACED: Final = "a newer stream of the same proxy took its place"
 REVIEW_SECONDS: Final = 1.0
 _REVIEW_BATCH: Final = 500
@@ -133,6 +135,23 @@ class XdsServer:
                 if number % _REVIEW_BATCH == 0:
                     await asyncio.sleep(0)  # other tasks do not wait for thousands of checks
 
+    def end_old(self, count: int, age_seconds: float) -> int:
+        """End the streams of some proxies, which connect to another control plane; says how many.
+
+        Each has an age of its own around the given one, so that not all come of age in one moment.
+        """
+        now, ended = self._clock(), 0
+        for stream in list(self._streams.values()):
+            if ended == count:
+                break
+            jitter = _JITTER * (2 * (hash((stream.id, stream.started_at)) % 1000) / 1000 - 1)
+            if now - stream.started_at >= age_seconds * (1 + jitter):
+                ended += 1
+                for each in (stream, self._hds_streams.get(stream.id)):
+                    if each is not None:
+                        each.end(grpc.StatusCode.UNAVAILABLE, _MOVING)
+        return ended
+
     async def stop(self, grace: float) -> None:
         """Accept nobody any more and end all streams; the proxies connect to another control plane.
 
@@ -214,7 +233,6 @@ class XdsServer:
 
     async def _run(self, stream: XdsStream[Any, Any]) -> GrpcStatus:
         """Run an admitted stream to its end."""
-        started_at = self._clock()
         self._register(stream)
         status = GrpcStatus(grpc.StatusCode.CANCELLED)
         try:
@@ -222,7 +240,7 @@ class XdsServer:
         finally:
             if self._streams.get(stream.id) is stream:
                 del self._streams[stream.id]
-            seconds = round(self._clock() - started_at, 3)
+            seconds = round(self._clock() - stream.started_at, 3)
             stream.log.info("proxy disconnected", code=status.code.name, text=status.details, seconds=seconds)
             await stream.connection.close()
         return status

@@ -75,6 +75,7 @@ class XdsStream(Generic[_Req, _Resp]):
         "connection",
         "id",
         "is_cut_off",
+        "started_at",
     )
 
     def __init__(
@@ -88,6 +89,7 @@ class XdsStream(Generic[_Req, _Resp]):
     ) -> None:
         self._variant, self._call, self.connection = variant, call, connection
         self.id = request.proxy_id
+        self.started_at = context.clock()
         self._first: DecodedRequest[_Req] | None = first  # dropped once handled, since it may be large
         self._context = context
         self._session = variant.session()
