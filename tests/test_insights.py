@@ -2,6 +2,7 @@
 
 import pytest
 
+from koguma.cli import main
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, SECRET
 from koguma.xds.contract import ProxyStatus, ResponseCount
 from tests import build
@@ -382,3 +383,31 @@ def test_the_right_in_one_namespace_shows_the_insights_of_that_one(plane):
 def test_strangers_see_nothing(plane):
     paths = ("/global-insight", "/mesh-insights", "/dataplanes+insights", *OF_DEFAULT, *IN_KUBE)
     assert {plane("GET", path, Impersonate_User="system:anonymous").status for path in paths} == {403}
+
+
+# The command line.
+
+
+def printed(plane, capsys, monkeypatch, *words):
+    monkeypatch.setenv("KOGUMA_ADDRESS", plane.address)
+    code = main(words)
+    out, err = capsys.readouterr()
+    return code, [line.split() for line in out.splitlines()], err
+
+
+def test_koguma_get_shows_insights_as_tables(plane, capsys, monkeypatch):
+    _, meshes, _ = printed(plane, capsys, monkeypatch, "get", "mesh-insights")
+    assert [row[:3] for row in meshes] == [
+        ["NAME", "ONLINE", "SERVICES"],
+        ["default", "3/6", "4"],
+        ["other", "0/1", "1"],
+    ]
+    _, services, _ = printed(plane, capsys, monkeypatch, "get", "serviceinsights")
+    assert ["edge", "default", "online", "1/1", "gateway_builtin"] in [row[:5] for row in services]
+    _, proxies, _ = printed(plane, capsys, monkeypatch, "get", "dataplane-insights", "-o", "wide")
+    rows = {row[0]: row for row in proxies}
+    assert rows["web-1"][2:4] == ["Online", plane("GET", "/").json["instanceId"]]
+    assert "1.40.0" in rows["web-1"]
+    assert rows["never-1"][2] == "Offline"
+    code, _, words = printed(plane, capsys, monkeypatch, "get", "mesh-insights", "-w")
+    assert (code != 0, "cannot be watched; ask again" in words) == (True, True)

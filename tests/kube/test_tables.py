@@ -244,7 +244,20 @@ secrets:
     cells: {Size: not base64}
 dataplaneinsights:
   - spec: {subscriptions: [{connectTime: a, disconnectTime: b}, {connectTime: c}]}
-    cells: {Status: Online}
+    cells: {Status: Online, Control Plane: "", Sent: "", Refused: ""}
+  - spec:
+      subscriptions:
+        - connectTime: c
+          controlPlaneInstanceId: cp-1
+          status: {total: {responsesSent: "7", responsesRejected: "2"}}
+    cells: {Status: Online, Control Plane: cp-1, Sent: 7, Refused: 2}
+  - spec: {}
+    cells: {Status: Offline, Control Plane: "", Sent: "", Refused: ""}
+serviceinsights:
+  - spec: {status: partially_degraded, dataplanes: {total: 3, online: 1}}
+    cells: {Status: partially_degraded, Online: 1/3, Type: internal}
+  - spec: {status: online, dataplanes: {}, serviceType: gateway_builtin}
+    cells: {Status: online, Online: 0/0, Type: gateway_builtin}
 """
 CASES = [(plural, case) for plural, cases in yaml.safe_load(OURS).items() for case in cases]
 
@@ -264,6 +277,12 @@ def test_objects_of_a_mesh_show_what_matters_of_them(plural: str, case: dict[str
     [
         ("meshes", {}, {"mTLS": "off", "MeshServices": "Everywhere"}),
         ("meshes", {"mtls": {"enabledBackend": "ca-1"}}, {"mTLS": "ca-1", "MeshServices": "Everywhere"}),
+        (
+            "meshinsights",
+            {"dataplanes": {"total": 2}, "services": {"total": 1}},
+            {"Online": "0/2", "Services": 1},
+        ),
+        ("zoneinsights", {}, {"Status": "Offline", "Control Plane": ""}),
         ("zones", {"enabled": False}, {"Enabled": "false"}),
         ("zones", {}, {"Enabled": "true"}),
         ("zoneegresses", {"networking": {"address": "10.0.0.9"}}, {"Address": "10.0.0.9"}),

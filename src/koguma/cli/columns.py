@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from koguma.cli import tables
 from koguma.cli.kind_lookup import KindInfo
+from koguma.model import columns as kind_columns
 from koguma.model.columns import ready_inbounds
+from koguma.model.kind import Column as KindColumn
 
 Json = Any
 Column = tuple[str, Callable[[Json], str]]
@@ -29,6 +31,9 @@ def _columns(kind: KindInfo, now: datetime, *, wide: bool) -> Iterator[Column]:
     if kind.is_policy:
         yield "TARGET", _target
     yield from _KIND_COLUMNS.get(kind.name, ())
+    for column in kind_columns.INSIGHTS.get(kind.name, ()):
+        if wide or not column.is_wide:
+            yield column.title.upper(), _of_insight(column)
     if wide:
         for title, label in _LABELS.items():
             yield title, _label(label)
@@ -37,6 +42,11 @@ def _columns(kind: KindInfo, now: datetime, *, wide: bool) -> Iterator[Column]:
     yield "AGE", lambda value: tables.age(_text(value.get("creationTime")), now)
     if wide:
         yield "KRI", lambda value: _text(value.get("kri"))
+
+
+def _of_insight(column: KindColumn) -> Callable[[Json], str]:
+    """The column of a kind of which the fields of the spec stand at the top."""
+    return lambda value: _text(column.value(value, None))
 
 
 def header(shown: Sequence[Column]) -> tuple[str, ...]:

@@ -30,8 +30,9 @@ class KindInfo(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """All its names, in lower case."""
-        return tuple(filter(None, (self.short, self.name.lower(), self.plural, *self.aliases)))
+        """All its names, in lower case; a plural with hyphens also as Kubernetes has it, without."""
+        plurals = dict.fromkeys((self.plural, self.plural.replace("-", "")))
+        return tuple(filter(None, (self.short, self.name.lower(), *plurals, *self.aliases)))
 
     def path(self, mesh: str | None, name: str = "") -> str:
         """The path of its objects in one mesh or (None) in all, or of one of them."""

@@ -6,7 +6,7 @@ since whoever calls it catches what goes wrong.
 
 import base64
 import binascii
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from koguma.model import tags
@@ -224,18 +224,71 @@ MESH_OPEN_TELEMETRY_BACKEND: Final = (
 )
 
 
+def _is_open(subscription: Json) -> bool:
+    return bool(subscription.get("connectTime")) and not subscription.get("disconnectTime")
+
+
 def _online(spec: Json, _status: Json) -> str:
-    is_open = any(
-        subscription.get("connectTime") and not subscription.get("disconnectTime")
-        for subscription in spec.get("subscriptions") or ()
+    return "Online" if any(map(_is_open, spec.get("subscriptions") or ())) else "Offline"
+
+
+def _control_planes(spec: Json, _status: Json) -> str:
+    """The control planes that a proxy, or the zones' one, is connected to."""
+    subscriptions = filter(_is_open, spec.get("subscriptions") or ())
+    return _joined(
+        each.get("controlPlaneInstanceId") or each.get("zoneInstanceId") or "" for each in subscriptions
     )
-    return "Online" if is_open else "Offline"
+
+
+def _responses(name: str) -> Callable[[Json, Json], int]:
+    """A number of responses over the last connection."""
+    return lambda spec, _status: int((spec["subscriptions"][-1]["status"].get("total") or {}).get(name) or 0)
+
+
+def _envoy_version(spec: Json, _status: Json) -> str:
+    return str(spec["subscriptions"][-1]["version"]["envoy"]["version"])
+
+
+def _certificate_end(spec: Json, _status: Json) -> str:
+    return str(spec["mTLS"]["certificateExpirationTime"])
 
 
 def _online_proxies(spec: Json, _status: Json) -> str:
-    return f"{spec['dataplanes'].get('online', 0)}/{spec['dataplanes'].get('total', 0)}"
+    proxies = spec.get("dataplanes") or {}
+    return f"{proxies.get('online', 0)}/{proxies.get('total', 0)}"
 
 
-CONNECTED: Final = (Column("Status", _online, "Whether it is connected now."),)
-MESH_INSIGHT: Final = (Column("Online", _online_proxies, "Proxies that are online, of all."),)
-SERVICE_INSIGHT: Final = (text("Status", "status", doc="Its state."), *MESH_INSIGHT)
+CONNECTED: Final = (
+    Column("Status", _online, "Whether it is connected now."),
+    Column("Control Plane", _control_planes, "The control planes that it is connected to."),
+)
+PROXY_INSIGHT: Final = (
+    *CONNECTED,
+    Column("Sent", _responses("responsesSent"), "Configurations that it was sent over its last connection."),
+    Column("Refused", _responses("responsesRejected"), "How many of them it refused."),
+    Column("Envoy", _envoy_version, "Version of Envoy.", is_wide=True),
+    Column("Certificate Expires", _certificate_end, "When its certificate expires.", is_wide=True),
+)
+_ONLINE: Final = Column("Online", _online_proxies, "Proxies that are online, of all.")
+MESH_INSIGHT: Final = (
+    _ONLINE,
+    Column(
+        "Services",
+        lambda spec, _status: (spec.get("services") or {}).get("total", 0),
+        "Services that it has.",
+    ),
+)
+SERVICE_INSIGHT: Final = (
+    text("Status", "status", doc="Its state."),
+    _ONLINE,
+    text("Type", "serviceType", "internal", doc="What it is."),
+)
+# Of the insight kinds, whose plain form has the fields of the spec at its top.
+INSIGHTS: Final = {
+    "DataplaneInsight": PROXY_INSIGHT,
+    "ZoneIngressInsight": PROXY_INSIGHT,
+    "ZoneEgressInsight": PROXY_INSIGHT,
+    "ZoneInsight": CONNECTED,
+    "MeshInsight": MESH_INSIGHT,
+    "ServiceInsight": SERVICE_INSIGHT,
+}
