@@ -75,6 +75,20 @@ def test_a_listener_waits_for_all_that_is_in_flight():
     assert session.status.state == "connecting"
 
 
+@pytest.mark.parametrize("n_delivered", range(12))
+def test_endpoints_that_change_on_the_way_are_sent_again(monkeypatch, n_delivered):
+    monkeypatch.delattr(first_sync.FirstSyncState, "tracked")  # it is not needed
+    world = new_world()
+    world.apply(snapshot())
+    for number in range(n_delivered):
+        world.apply("request" if number % 2 == 0 else "response")
+    world.apply(ContentChange("endpoints"))
+    world.settle()
+    assert {each.version for each in world.envoy.has["endpoints"].values()} == {"2"}
+    assert set(world.session.status.acked_versions["endpoints"].values()) == {"2"}
+    assert world.session.is_synced
+
+
 def test_what_nobody_references_is_not_waited_for():
     unneeded = bundle([XdsResource("secret", "unneeded", "1", b"")])
     world = new_world()

@@ -2,8 +2,8 @@
 
 A new proxy gets a thousand resources, and all of a type are ready to be sent at the same moment. So no
 resource is looked at: a type is sent once all that the proxy has subscribed to of the types before it is
-ACKed, and what is kept are sets of names. Whatever else happens (a NACK, another offer, an unusual
-subscription) turns it into a tracked state, which knows more.
+ACKed, and what is kept are names. Endpoints that change meanwhile are sent again. Whatever else happens (a
+NACK, another change, an unusual subscription) turns it into a tracked state, which knows more.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +24,7 @@ from koguma.envoy.snapshot import (
     XdsResource,
 )
 from koguma.xds.contract import Offer
+from koguma.xds.protocol import bundle_diff
 from koguma.xds.protocol.delta import (
     FIRST_TYPES,
     WILDCARD_SUBSCRIPTIONS,
@@ -47,17 +48,19 @@ _NO_NAMES: Final[frozenset[str]] = frozenset()
 class _TypeProgress:
     """How far the proxy is with one type."""
 
-    __slots__ = ("held", "in_flight", "nonce", "offered", "subscribed")
+    __slots__ = ("held", "in_flight", "offered", "pending", "subscribed")
 
     def __init__(self, offered: Mapping[str, XdsResource]) -> None:
         self.offered = offered
-        self.subscribed = self.in_flight = self.held = _NO_NAMES
-        self.nonce = ""  # of the response in flight
+        self.subscribed: frozenset[str] = _NO_NAMES
+        self.pending: frozenset[str] = _NO_NAMES  # names of what is to be sent
+        self.in_flight: InFlightResponse | None = None
+        self.held: dict[str, XdsResource] = {}
 
     @property
     def is_acked(self) -> bool:
         """Whether the proxy holds all that it has subscribed to."""
-        return len(self.held) == len(self.subscribed)
+        return not self.pending and self.in_flight is None
 
 
 class FirstSyncState:
@@ -75,14 +78,26 @@ class FirstSyncState:
         if request.error or request.unsubscribe or request.initial_versions:
             return False
         progress = self._types.get(request.type)
-        if request.nonce and (progress is None or progress.nonce != request.nonce):
+        in_flight = progress.in_flight if progress is not None else None
+        if request.nonce and (in_flight is None or in_flight.nonce != request.nonce):
             return False
         if (request.subscribe or progress is None) and not self._subscribe(request, progress):
             return False
-        if progress is not None and request.nonce:
+        if progress is not None and in_flight is not None and request.nonce:
             self._record.count_ack(request.type)
-            progress.held |= progress.in_flight
-            progress.in_flight, progress.nonce = _NO_NAMES, ""
+            progress.held.update(in_flight.resources)
+            progress.in_flight = None
+        return True
+
+    def accept(self, offer: Offer) -> bool:
+        """Take another offer that differs only in endpoints; whether it does."""
+        diff = bundle_diff.content_diff(self._offer.snapshot, offer.snapshot)
+        if diff is None or diff.type != ENDPOINTS or offer.retry_rejected or offer.snapshot.failures:
+            return False
+        self._offer = offer
+        if progress := self._types.get(ENDPOINTS):
+            progress.offered = offer.snapshot.of_type(ENDPOINTS)
+            progress.pending |= diff.resources.keys() & progress.subscribed
         return True
 
     def _subscribe(self, request: DeltaRequest, progress: _TypeProgress | None) -> bool:
@@ -92,12 +107,13 @@ class FirstSyncState:
         if request.type in FIRST_TYPES:
             if progress.subscribed or request.subscribe not in WILDCARD_SUBSCRIPTIONS:
                 return False
-            progress.subscribed = frozenset(progress.offered)
+            progress.subscribed = progress.pending = frozenset(progress.offered)
         else:
             added = frozenset(request.subscribe)
             if not added or not added <= progress.offered.keys() or added & progress.subscribed:
                 return False
             progress.subscribed |= added
+            progress.pending |= added
         self._types[request.type] = progress
         return True
 
@@ -108,16 +124,17 @@ class FirstSyncState:
 
     def _is_due(self, type_: str) -> bool:
         progress = self._types[type_]
-        if progress.is_acked or progress.in_flight:
+        if not progress.pending or progress.in_flight is not None:
             return False
         before = (self._types.get(each) for each in _SENT_AFTER.get(type_, ()))
         return all(each is None or each.is_acked for each in before)
 
     def _send(self, type_: str, progress: _TypeProgress) -> DeltaResponse:
-        progress.in_flight = progress.subscribed - progress.held
-        progress.nonce = self._record.next_nonce(type_)
-        resources = tuple([progress.offered[name] for name in sorted(progress.in_flight)])
-        return DeltaResponse(type_, progress.nonce, resources)
+        nonce = self._record.next_nonce(type_)
+        resources = {name: progress.offered[name] for name in sorted(progress.pending)}
+        progress.in_flight = InFlightResponse(nonce, resources, _NO_NAMES, self._offer.revision)
+        progress.pending = _NO_NAMES
+        return DeltaResponse(type_, nonce, tuple(resources.values()))
 
     @property
     def is_complete(self) -> bool:
@@ -129,7 +146,7 @@ class FirstSyncState:
         for type_ in TYPES:
             if n_offered := self._offer.snapshot.n_of_type(type_):
                 progress = self._types.get(type_)
-                if progress is None or len(progress.held) != n_offered:
+                if progress is None or not progress.is_acked or len(progress.held) != n_offered:
                     yield type_
 
     @property
@@ -164,11 +181,7 @@ class FirstSyncState:
     def held(self, type_: str) -> Mapping[str, XdsResource]:
         """The resources of a type that the proxy holds."""
         progress = self._types.get(type_)
-        if progress is None:
-            return {}
-        if len(progress.held) == len(progress.offered):
-            return progress.offered
-        return {name: progress.offered[name] for name in progress.held}
+        return progress.held if progress is not None else {}
 
     def tracked(self) -> TrackedState:
         """The same state with each resource tracked."""
@@ -179,10 +192,8 @@ class FirstSyncState:
             if type_ not in FIRST_TYPES:
                 state.subscription.names.update(progress.subscribed)
             state.held.update(self.held(type_))
-            if progress.nonce:
-                sent = {name: progress.offered[name] for name in sorted(progress.in_flight)}
-                state.in_flight = InFlightResponse(progress.nonce, sent, _NO_NAMES, self._offer.revision)
-            state.initial_response_due = type_ in FIRST_TYPES and not (progress.nonce or progress.held)
+            state.in_flight = progress.in_flight
+            state.initial_response_due = type_ in FIRST_TYPES and progress.pending == progress.subscribed
         tracked = TrackedState(self._record, states)
         tracked.offer(self._offer)
         for type_ in self._types:

@@ -78,9 +78,12 @@ class DeltaSession:
             return []
         if isinstance(self._state, OpeningState):
             first = first_sync.begun(self._state, self._record, offer)
-            if first is not None:
-                self._newest = offer
-                return self._first_responses(first, now)
+        else:
+            state = self._state
+            first = state if isinstance(state, FirstSyncState) and state.accept(offer) else None
+        if first is not None:
+            self._newest = offer
+            return self._first_responses(first, now)
         tracked = self._tracked()
         self._newest = offer
         tracked.offer(offer)
