@@ -1,4 +1,4 @@
-"""Two control planes on one PostgreSQL: they see each other's writes in order, and outlive the database."""
+"""Two control planes on one PostgreSQL, direct or pooled: writes of each reach the other, outages pass."""
 
 import threading
 import time
@@ -7,14 +7,25 @@ import pytest
 
 from tests.build import timeout
 from tests.control_plane import LocalControlPlane
+from tests.pgbouncer import PgBouncer
 
 pytestmark = pytest.mark.slow
 URL = "/meshes/default/meshtimeouts"
 
 
-@pytest.fixture
-def pair(own_postgres, tmp_path):
+@pytest.fixture(scope="module")
+def own_pgbouncer(own_postgres):
+    pooler = PgBouncer(own_postgres.url, pool_size=6)
+    pooler.start()
+    yield pooler
+    pooler.remove()
+
+
+@pytest.fixture(params=["direct", "pooled"])
+def pair(request, own_postgres, own_pgbouncer, tmp_path):
     store = own_postgres.database()
+    if request.param == "pooled":
+        store = own_pgbouncer.in_front_of(store)
     with (
         LocalControlPlane(tmp_path / "a", store=store) as first,
         LocalControlPlane(tmp_path / "b", store=store) as second,

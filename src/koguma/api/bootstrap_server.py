@@ -41,6 +41,7 @@ from koguma.model.errors import (
     NotAllowed,
     NotFound,
     Unauthenticated,
+    Unavailable,
 )
 from koguma.model.redacted import Redacted
 from koguma.model.resource import Resource
@@ -368,6 +369,8 @@ def _error_text(error: KogumaError) -> str:
 def _error_response(request: web.BaseRequest, error: KogumaError, message: str) -> web.Response:
     status = _UNPROCESSABLE if isinstance(error, Invalid) else error.status
     response = web.Response(text=message, status=status, content_type=_TEXT)
+    if error.status == Unavailable.status:
+        response.headers["Retry-After"] = str(Unavailable.retry_seconds)
     if isinstance(error, NotAllowed):
         response.headers["Allow"] = ", ".join(error.allowed)
     if request.body_exists and not request.content.is_eof():

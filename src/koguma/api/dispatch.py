@@ -26,7 +26,7 @@ from koguma.api.call import JSON, Call
 from koguma.api.metrics import Metrics
 from koguma.api.parameters import QueryParameter
 from koguma.api.tracing import Tracer
-from koguma.model.errors import BadRequest, KogumaError, NotAllowed, NotFound
+from koguma.model.errors import BadRequest, KogumaError, NotAllowed, NotFound, Unavailable
 from koguma.model.short_keys import is_short
 
 Handler = Callable[..., Awaitable[web.StreamResponse]]  # takes the call, then the variable parts of the path
@@ -186,6 +186,8 @@ class Dispatch:
             response = web.Response(
                 body=problems.body(error, title, call.id), status=error.status, content_type=JSON
             )
+        if error.status == Unavailable.status:
+            response.headers["Retry-After"] = str(Unavailable.retry_seconds)
         if isinstance(error, NotAllowed):
             response.headers["Allow"] = ", ".join(error.allowed)
         if not call.request.body_exists or call.request.content.is_eof():

@@ -75,6 +75,11 @@ class HealthChecks:
             await store.ping()
         except KogumaError as error:
             return Check("store", "error", f"{where}: {error.detail}", "start the database; nothing is lost")
+        if store.unwritable:
+            text = f"{where} takes no writes: {store.unwritable}"
+            return Check(
+                "store", "error", text, "reads and connected proxies go on meanwhile; nothing is lost"
+            )
         if store.full:
             return Check("store", "error", f"{where}: {store.full}", "reads and proxies go on meanwhile")
         text = f"{where}: revision {store.state.revision}, history from {store.state.compacted}"

@@ -18,6 +18,7 @@ KogumaError
 ├── NotSupported      501   what is asked cannot do that, now or later
 ├── BadGateway        502   whom we asked for the caller gave no usable answer
 ├── Unavailable       503   passing; retry later is right
+│   ├── StoreLost     503   the database does not answer, or takes no writes
 │   └── StoreFull     507   there is no room to store anything more; the text says where
 └── TooNew            504   a revision that is not written yet
 """
@@ -183,7 +184,12 @@ class Unavailable(KogumaError):
     """Passing trouble of something that we need."""
 
     status = 503
+    retry_seconds: ClassVar[int] = 1
     title = "Service unavailable"
+
+
+class StoreLost(Unavailable):
+    """The database does not answer, or takes no writes; the store logs when that begins and ends."""
 
 
 class StoreFull(Unavailable):

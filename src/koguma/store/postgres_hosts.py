@@ -14,7 +14,7 @@ from typing import Final
 
 import asyncpg
 
-from koguma.store.postgres_pooling import Connection, ended_on_error, opened
+from koguma.store.postgres_pooling import Connection, NoServer, ended_on_error, opened
 
 _ADDRESS: Final = re.compile(r"(?P<before>\w+://(?:[^/?]*@)?)(?P<hosts>[^/?]*)(?P<after>.*)", re.DOTALL)
 
@@ -96,6 +96,6 @@ async def _first(attempts: Mapping[str, "asyncio.Task[Connection]"]) -> Connecti
 
 
 def _reason(error: BaseException | None) -> str:
-    if isinstance(error, ReadOnlyHost | asyncpg.TargetServerAttributeNotMatched):
+    if isinstance(error, ReadOnlyHost | NoServer | asyncpg.TargetServerAttributeNotMatched):
         return str(error)
     return one_line(error) if error is not None else ""

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import structlog
 
-from koguma.model.errors import StoreFull, Unavailable
+from koguma.model.errors import StoreFull, StoreLost, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.runtime.background import Background
 from koguma.runtime.clock import now
@@ -54,7 +54,7 @@ async def _translated(result: Awaitable[T]) -> T:
     except LogFull as full:
         raise StoreFull(str(full)) from full
     except LogLost as lost:
-        raise Unavailable(f"the store does not answer: {lost}") from lost
+        raise StoreLost(f"the store does not answer: {lost}") from lost
 
 
 class Store:
@@ -107,6 +107,11 @@ class Store:
     def full(self) -> str:
         """Why nothing more can be stored; empty where there is room."""
         return self._writer.full
+
+    @property
+    def unwritable(self) -> str:
+        """Why the database takes no writes, as the last one found; empty where it does."""
+        return self._writer.unwritable
 
     async def open(self) -> None:
         """Open the log, load the current objects, and start to take writes."""
@@ -171,12 +176,13 @@ class Store:
         await _translated(self.log.ping())
 
     async def _check_room(self) -> None:
-        """While the log is full, check regularly; else only the next write would notice that it has room."""
+        """While nothing can be written, check regularly; else only the next write would notice the end."""
         while True:
             await asyncio.sleep(ROOM_SECONDS)
             with suppress(LogLost):
-                if self.full and await self.log.has_room():
+                if (self.full or self.unwritable) and await self.log.has_room():
                     self._writer.has_room()
+                    self._writer.is_writable()
 
     async def compact(
         self,

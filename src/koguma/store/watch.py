@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from koguma.model.errors import KogumaError, Unavailable
+from koguma.model.errors import KogumaError, StoreLost, Unavailable
 from koguma.model.resource import Resource
 from koguma.store.contract import Change
 from koguma.store.log import LogLost
@@ -93,7 +93,7 @@ class ChangeBuffer:
         try:
             page = await self._since(after, PAGE)
         except LogLost as lost:
-            raise Unavailable(f"the store does not answer, so the watch cannot go on: {lost}") from lost
+            raise StoreLost(f"the store does not answer, so the watch cannot go on: {lost}") from lost
         known = [change for change in page if change.revision <= self.revision]
         last = known[-1].revision if known else after
         return [change for change in known if kinds is None or change.resource.kind in kinds], last

@@ -14,7 +14,7 @@ from datetime import datetime
 
 import structlog
 
-from koguma.model.errors import Gone, StoreFull, Unavailable
+from koguma.model.errors import Gone, StoreFull, StoreLost, Unavailable
 from koguma.store import row
 from koguma.store.batch import Batch, PendingWrite, logged_changes
 from koguma.store.contract import Change, Transaction
@@ -48,6 +48,7 @@ class Writer:
         self.batches = 0
         self.conflicts = 0
         self.lost = 0
+        self.unwritable = ""  # why the log took no append, until it takes one
         self.full = ""  # why nothing more can be stored, while that is so
         self.became_full = asyncio.Event()  # cleared by the compaction
 
@@ -162,6 +163,8 @@ class Writer:
     def _answer(self, batch: Batch) -> None:
         self._replica.apply([change for write in batch.accepted for change in write.changes])
         self.batches += bool(batch.rows)
+        if batch.rows:
+            self.is_writable()
         if self.full and any(write.needs_room for write in batch.accepted):
             self.has_room()
         for write in batch.accepted:
@@ -188,7 +191,7 @@ class Writer:
         for write in writes:
             if not write.is_answered and now > write.deadline:
                 self._replica.unconfirmed.pop(write.transaction.id, None)
-                write.fail(Unavailable(_TIMED_OUT[write.may_be_logged].format(self._timeout)))
+                write.fail(StoreLost(_TIMED_OUT[write.may_be_logged].format(self._timeout)))
 
     def _fail_those_that_need_room(self, writes: Sequence[PendingWrite], full: LogFull) -> None:
         """Fail at once what cannot be stored. Writes that only delete are attempted again without it."""
@@ -206,18 +209,26 @@ class Writer:
             self.full = ""
             _logger.info("store has room again")
 
+    def is_writable(self) -> None:
+        """Note that the log takes appends."""
+        if self.unwritable:
+            self.unwritable = ""
+            _logger.info("store takes writes again")
+
     def _fail_unsent(self, writes: Iterable[PendingWrite], lost: LogUnreachable) -> None:
         """Fail at once what an unreachable log surely does not have; the others have to wait."""
         for write in writes:
             if not write.is_answered and not write.may_be_logged:
                 text = f"the store cannot be reached ({lost}); nothing was written: retry later"
-                write.fail(Unavailable(text))
+                write.fail(StoreLost(text))
 
     async def _recover(self, writes: Sequence[PendingWrite], lost: LogLost | Gone) -> None:
         """The connection broke: wait until the log can be read again and shows what it has."""
         pause = RETRY_SECONDS_MIN
         refresh = self._replica.load if isinstance(lost, Gone) else self._replica.catch_up
-        _logger.warning("store lost while writing", transactions=len(writes), reason=str(lost))
+        if not self.unwritable:
+            _logger.warning("store lost while writing", transactions=len(writes), reason=str(lost))
+        self.unwritable = str(lost)
         self.lost += 1
         # What another reader of the log has seen meanwhile is not believed: it may not be on the standbys.
         while not all(write.is_answered for write in writes):

@@ -48,7 +48,6 @@ _CAUSES: Final = {
     "terminating": "NamespaceTerminating",
     "too-new": "ResourceVersionTooLarge",
 }
-_RETRY_SECONDS: Final = 1
 
 
 class StatusResponse(msgspec.Struct, frozen=True):
@@ -139,7 +138,7 @@ def _details(error: KogumaError, target: RequestTarget | None, reason: str) -> d
     if error.violations:
         details["causes"] = _causes(error.violations)
     if reason in ("Timeout", "ServiceUnavailable"):
-        details["retryAfterSeconds"] = _RETRY_SECONDS
+        details["retryAfterSeconds"] = errors.Unavailable.retry_seconds
     return details
 
 
