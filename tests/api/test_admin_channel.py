@@ -100,6 +100,23 @@ def test_a_proxy_is_asked_over_its_channel_and_several_at_once(plane, token):
     plane.run(open_for(plane, token, talk))
 
 
+def test_an_answer_that_comes_while_its_asker_leaves_closes_no_channel(plane, token):
+    async def talk(channel):
+        asking = asyncio.create_task(asked(plane))
+        request = await request_of(channel)
+        asking.cancel()
+        # Before the cancelled task has its turn.
+        here = plane.plane._proxies._channels.of(WEB)
+        here.receive(admin_channel.encoded(Frame(request.number, FrameType.LAST, STATS)))
+        await asyncio.gather(asking, return_exceptions=True)
+        again = asyncio.create_task(asked(plane))
+        request = await request_of(channel)
+        await send(channel, Frame(request.number, FrameType.LAST, STATS))
+        assert await again == STATS
+
+    plane.run(open_for(plane, token, talk))
+
+
 @pytest.mark.parametrize(
     ("claims", "query", "status"),
     [

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from koguma import __version__
-from koguma.api import openapi_overviews, openapi_system, parameters, watch
+from koguma.api import openapi_overviews, openapi_surveys, openapi_system, parameters, watch
 from koguma.api.openapi_parts import (
     MESH_IN_PATH,
     NAME_IN_PATH,
@@ -106,8 +106,9 @@ def _paths(kinds: Kinds) -> dict[str, Json]:
     """The operations of each path, with the query parameters of `parameters.table`."""
     descriptions = openapi_system.paths()
     for kind in kinds:
-        described_kind = {**_kind_paths(kind), **_inspect_paths(kind), **_envoy_paths(kind)}
-        descriptions |= {**described_kind, **openapi_overviews.paths(kind)}
+        of_kind = _kind_paths(kind), _inspect_paths(kind), _envoy_paths(kind)
+        for paths in (*of_kind, openapi_overviews.paths(kind), openapi_surveys.paths(kind)):
+            descriptions |= paths
     described: dict[str, Json] = {}
     for path, declared in parameters.table(kinds).items():
         described[path] = descriptions[path]

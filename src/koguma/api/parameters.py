@@ -123,6 +123,15 @@ USED_ONLY: Final = QueryParameter(
 PAGE_FORMAT: Final = QueryParameter(
     "format", "The form of the answer.", {"type": "string", "enum": ["text", "json"], "default": "text"}
 )
+SECONDS: Final = QueryParameter(
+    "seconds",
+    "How far the two looks at each Envoy are apart.",
+    {"type": "number", "minimum": 0.1, "maximum": 30},
+)
+BY: Final = QueryParameter(
+    "by", "What the rows are.", {"type": "string", "enum": ["services", "proxies"], "default": "services"}
+)
+ROW: Final = QueryParameter("name", "Only the service or proxy of this name; repeatable.")
 AFTER: Final = QueryParameter("after", "Go on there: the `next` of the answer before.")
 PRUNE: Final = QueryParameter("prune", "Delete what the backup does not have.", _FLAG)
 
@@ -136,6 +145,11 @@ def _ignored(*used: QueryParameter) -> tuple[QueryParameter, ...]:
     names = {parameter.name for parameter in used}
     text = "Has no effect here; accepted because Kuma's programs send it with any read."
     return used + tuple(QueryParameter(p.name, text, {}) for p in _COMMON if p.name not in names)
+
+
+def _asked_at_most(default: int, maximum: int) -> QueryParameter:
+    schema = {"type": "integer", "minimum": 1, "maximum": maximum, "default": default}
+    return QueryParameter("limit", "Ask at most this many proxies.", schema)
 
 
 NOTHING: Final = PlainPath({"GET": ()})
@@ -198,6 +212,9 @@ OF_PROXY: Final[Mapping[str, PlainPath]] = {
 }
 # What stands below a ZoneEgress.
 OF_EGRESS: Final[Mapping[str, PlainPath]] = {"_config": UNPAGED, "_policies": _VIEW, **OF_ENVOY}
+# What many Envoys are asked about: below a Mesh, and below a service.
+_TOP: Final = PlainPath({"GET": (BY, SECONDS, _asked_at_most(100, 500), ROW)})
+_ENDPOINTS: Final = PlainPath({"GET": (SECONDS, _asked_at_most(20, 100))})
 _HOSTS: Final = ("MeshService", "MeshExternalService", "MeshMultiZoneService")
 
 
@@ -258,6 +275,13 @@ def below(kind: Kind) -> Mapping[str, PlainPath]:
     return paths
 
 
+def surveys(kind: Kind) -> Mapping[str, PlainPath]:
+    """What stands below an object of a kind for which many Envoys are asked."""
+    if kind.name == "Mesh":
+        return {"_top": _TOP}
+    return {"_endpoints": _ENDPOINTS} if kind.name in _HOSTS else {}
+
+
 def table(kinds: Kinds) -> dict[str, PlainPath]:
     """Every path of the plain form."""
     paths = dict(SYSTEM)
@@ -276,7 +300,10 @@ def _of_kind(kind: Kind) -> dict[str, PlainPath]:
         kind.path: listed(kind),
         base: listed(kind),
         f"{base}/{{name}}": item(kind),
-        **{f"{base}/{{name}}/{rest}": path_parameters for rest, path_parameters in below(kind).items()},
+        **{
+            f"{base}/{{name}}/{rest}": path_parameters
+            for rest, path_parameters in (*below(kind).items(), *surveys(kind).items())
+        },
         **overview_paths(kind),
     }
 

@@ -16,9 +16,11 @@ from koguma.api.overviews import Overviews
 from koguma.api.parameters import PlainPath
 from koguma.api.plain import PlainObjects
 from koguma.api.proxies import Proxies
+from koguma.api.service_endpoints import ServiceEndpoints
 from koguma.api.storage_migration import StorageMigrations
 from koguma.api.system import System
 from koguma.api.tokens import TokenIssuer
+from koguma.api.traffic import Top
 from koguma.api.watch import Watches
 from koguma.api.zone_proxies import ZoneProxies
 from koguma.identity.proxy_types import EGRESS, SIDECAR
@@ -251,6 +253,29 @@ def _of_zone(handler: Callable[..., Awaitable[web.StreamResponse]]) -> Handler:
         return await handler(call, kind, "", name)
 
     return handle
+
+
+def surveys(kinds: Kinds, top: Top, endpoints: ServiceEndpoints) -> Route:
+    """Paths for which many Envoys are asked: `_top` below a Mesh, `_endpoints` below a service."""
+    handlers: dict[str, Handler] = {"_top": top.show, "_endpoints": endpoints.show}
+    below = {
+        (kind.name, path): _inspected(handlers[path], declared)
+        for kind in kinds
+        for path, declared in parameters.surveys(kind).items()
+    }
+
+    def route(segments: tuple[str, ...]) -> RouteMatch | None:
+        match segments:
+            case ("meshes", _, word):
+                kind, names = kinds["Mesh"], segments[1:2]
+            case ("meshes", mesh, path, name, word) if path in kinds.by_path:
+                kind, names = kinds.by_path[path], (mesh, name)
+            case _:
+                return None
+        endpoint = below.get((kind.name, word))
+        return (endpoint, (kind, *names)) if endpoint else None
+
+    return route
 
 
 def _inspected(handler: Handler, path: PlainPath) -> HttpEndpoint:

@@ -106,11 +106,13 @@ def objects(ctx: click.Context, incomplete: str) -> Iterable[str]:
 
 
 def shown_objects(ctx: click.Context, incomplete: str) -> Iterable[str]:
-    """The same for `get`, which also has `proxies` and `all`."""
+    """The same for `get`, which also has `proxies`, `endpoints` and `all`."""
     words = ctx.params.get("words") or ()
     if words and words[0] in ("proxies", "proxy"):
         return [name for name in dataplanes(ctx, incomplete) if name not in words[1:]]
-    extra = ("all", "proxies") if not words and "/" not in incomplete else ()
+    if words and words[0] in ("endpoints", "endpoint"):
+        return [name for name in all_services(ctx, incomplete) if name not in words[1:]]
+    extra = ("all", "endpoints", "proxies") if not words and "/" not in incomplete else ()
     return [*objects(ctx, incomplete), *extra]
 
 
@@ -122,6 +124,17 @@ def dataplanes(ctx: click.Context, _incomplete: str) -> Iterable[str]:
 def services(ctx: click.Context, _incomplete: str) -> Iterable[str]:
     """The MeshServices of the mesh."""
     return _named(ctx, "meshservices")
+
+
+def all_services(ctx: click.Context, _incomplete: str) -> Iterable[str]:
+    """The services of the mesh, of all kinds."""
+    plurals = ("meshservices", "meshexternalservices", "meshmultizoneservices")
+    return sorted({name for plural in plurals for name in _named(ctx, plural)})
+
+
+def shown_traffic(ctx: click.Context, incomplete: str) -> Iterable[str]:
+    """The services or proxies that `top` can show."""
+    return dataplanes(ctx, incomplete) if ctx.params.get("by") == "proxies" else all_services(ctx, incomplete)
 
 
 def policies(ctx: click.Context, _incomplete: str) -> Iterable[str]:
@@ -204,6 +217,7 @@ _BY_NAME: Final[Mapping[str, Completer]] = {"mesh": meshes, "context": contexts}
 # By the command's path and the parameter's name.
 _OF_PARAMETER: Final[Mapping[tuple[str, str], Completer]] = {
     ("get", "words"): shown_objects,
+    ("top", "names"): shown_traffic,
     ("describe", "words"): objects,
     ("edit", "words"): objects,
     ("delete", "words"): objects,

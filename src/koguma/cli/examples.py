@@ -61,6 +61,11 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "koguma inspect zoneegress egress-1",
         "koguma inspect zoneegress egress-1 --type stats",
     ),
+    "top": (
+        "koguma top",
+        "koguma top proxies -m shop --interval 5",
+        "koguma top services backend -m shop --once -o json",
+    ),
     "explain": ("koguma explain dataplane web-1 --to backend -m shop",),
     "explain dataplane": (
         "koguma explain dataplane web-1 --to backend -m shop",

@@ -18,6 +18,7 @@ Examples:
   koguma get kri_mt_default___backend-is-quick_
   koguma get dataplanes -A -l team=blue -w
   koguma get proxies -A -w
+  koguma get endpoints backend -m shop
   koguma get all -m shop
 """
 
@@ -44,7 +45,8 @@ def command(
 ) -> None:
     """Show objects: a table, YAML, JSON; or watch them.
 
-    `get proxies` shows how far the connected proxies are, `get all` the objects of all kinds but secrets.
+    `get proxies` shows how far the connected proxies are, `get endpoints SERVICE` who serves a service and
+    why it does not answer, `get all` the objects of all kinds but secrets.
     """
     if words and words[0] in ("proxies", "proxy"):
         from koguma.cli import proxies  # noqa: PLC0415 - only for proxies
@@ -55,6 +57,13 @@ def command(
             )
         show = proxies.watch if watch else proxies.show
         show(client, words[1:], None if all_meshes else mesh, output)
+        return
+    if words and words[0] in ("endpoints", "endpoint"):
+        from koguma.cli import service_endpoints  # noqa: PLC0415 - only for endpoints
+
+        if labels or watch or all_meshes:
+            raise click.UsageError("endpoints are shown of named services: leave out -l, -w and -A")
+        service_endpoints.show(client, words[1:], mesh, output)
         return
     if tuple(words) == ("all",):
         from koguma.cli import get_all  # noqa: PLC0415 - only for all kinds

@@ -38,10 +38,13 @@ from koguma.api.plain import PlainObjects
 from koguma.api.plain_encoder import PlainEncoder
 from koguma.api.proxies import Proxies
 from koguma.api.server import HttpServer
+from koguma.api.service_endpoints import ServiceEndpoints
 from koguma.api.storage_migration import StorageMigrations
+from koguma.api.survey_answers import Surveys
 from koguma.api.system import System
 from koguma.api.tokens import TokenIssuer
 from koguma.api.tracing import Tracer
+from koguma.api.traffic import Top
 from koguma.api.watch import Watches
 from koguma.api.zone_proxies import ZoneProxies
 from koguma.application.context import Context, InstanceInfo
@@ -313,6 +316,10 @@ class ControlPlane:
             pages,
         )
         authenticator = Authenticator(verifier.user, self.settings.localhost_is_admin)
+        surveys = Surveys(
+            lambda: self._proxies.views if self._proxies else None,
+            lambda: self._proxies.states if self._proxies else None,
+        )
         variable = (
             routes.overviews(self.kinds, Overviews(context, self._insights)),
             routes.objects(self.kinds, objects, watches),
@@ -323,6 +330,7 @@ class ControlPlane:
                 ZoneProxies(context),
                 EnvoyPages(context, lambda: self._proxies.views if self._proxies else None),
             ),
+            routes.surveys(self.kinds, Top(context, surveys), ServiceEndpoints(context, surveys)),
             *kube.routes,
         )
         return Dispatch(

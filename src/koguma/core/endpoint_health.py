@@ -26,10 +26,10 @@ UNKNOWN: Final = "unknown"
 STATES: Final = (
     NOT_READY,
     APPLICATION_DOWN,
+    NOT_CONNECTED,
     CHECK_FAILED,
     EJECTED,
     FAILING,
-    NOT_CONNECTED,
     SUSPECT,
     HEALTHY,
     UNKNOWN,
@@ -84,7 +84,7 @@ def _counts(host: Host) -> Counts:
     return Counts(requests, host["rq_error"], host["cx_total"], host["cx_connect_fail"])
 
 
-class Word(msgspec.Struct, frozen=True):
+class HealthWord(msgspec.Struct, frozen=True):
     """What somebody says about an endpoint: the state that follows, and a sentence."""
 
     by: str  # dataplane, connection, application, callers
@@ -115,23 +115,23 @@ def callers_word(looks: Sequence[TwoLooks]) -> CallersWord:
     )
 
 
-def of_callers(callers: CallersWord, seconds: float) -> Iterator[Word]:
+def of_callers(callers: CallersWord, seconds: float) -> Iterator[HealthWord]:
     """What follows from what callers say."""
     if callers.failed_check:
         text = f"fails the active health check of {_share(callers.failed_check, callers.asked)}"
-        yield Word("callers", CHECK_FAILED, f"{text}, so they send it nothing")
+        yield HealthWord("callers", CHECK_FAILED, f"{text}, so they send it nothing")
     if callers.ejected:
         text = f"is ejected (outlier detection) by {_share(callers.ejected, callers.asked)}"
-        yield Word("callers", EJECTED, f"{text}: {_errors(callers.total)} since their start")
+        yield HealthWord("callers", EJECTED, f"{text}: {_errors(callers.total)} since their start")
     if callers.lately.connect_failures:
         text = f"{callers.lately.connect_failures} connections of callers to it failed"
-        yield Word(
+        yield HealthWord(
             "callers", FAILING, f"{text} in the last {seconds:g} s: nobody listens there, or a firewall"
         )
     elif callers.lately.errors:
-        yield Word("callers", FAILING, f"{_errors(callers.lately)} in the last {seconds:g} s")
+        yield HealthWord("callers", FAILING, f"{_errors(callers.lately)} in the last {seconds:g} s")
     elif callers.lately.requests or callers.healthy == callers.asked > 0:
-        yield Word("callers", HEALTHY, "")
+        yield HealthWord("callers", HEALTHY, "")
 
 
 def _share(count: int, asked: int) -> str:
@@ -142,29 +142,31 @@ def _errors(counts: Counts) -> str:
     return f"{counts.errors} of {counts.requests} requests failed"
 
 
-def of_application(look: TwoLooks, address: str, seconds: float) -> Iterator[Word]:
+def of_application(look: TwoLooks, address: str, seconds: float) -> Iterator[HealthWord]:
     """What follows from what the endpoint's own Envoy says about the application beside it."""
     total, lately = look.total, look.lately
     failed = f"of its Envoy to {address} failed"
     if lately.connect_failures and lately.connect_failures >= lately.connections:
         text = f"all {lately.connect_failures} connections {failed} in the last {seconds:g} s"
-        yield Word("application", APPLICATION_DOWN, f"{text}: the application does not listen")
+        yield HealthWord("application", APPLICATION_DOWN, f"{text}: the application does not listen")
     elif total.connect_failures and total.connect_failures >= total.connections:
         text = f"all {total.connect_failures} connections {failed} since its start"
-        yield Word("application", APPLICATION_DOWN, f"{text}: the application does not listen")
+        yield HealthWord("application", APPLICATION_DOWN, f"{text}: the application does not listen")
     elif lately.connect_failures:
         text = f"{lately.connect_failures} of {lately.connections} connections {failed}"
-        yield Word("application", FAILING, f"{text} in the last {seconds:g} s")
+        yield HealthWord("application", FAILING, f"{text} in the last {seconds:g} s")
     elif total.connect_failures and not look.now["cx_active"] and not lately.requests:
         text = f"{total.connect_failures} of {total.connections} connections {failed} since its start"
-        yield Word("application", SUSPECT, f"{text}, none is open now, and nobody has called it since")
+        yield HealthWord("application", SUSPECT, f"{text}, none is open now, and nobody has called it since")
     elif lately.errors:
-        yield Word("application", FAILING, f"{_errors(lately)} in the last {seconds:g} s at the application")
+        yield HealthWord(
+            "application", FAILING, f"{_errors(lately)} in the last {seconds:g} s at the application"
+        )
     elif lately.requests:
-        yield Word("application", HEALTHY, "")
+        yield HealthWord("application", HEALTHY, "")
 
 
-def state(words: Iterable[Word]) -> str:
+def state(words: Iterable[HealthWord]) -> str:
     """The state that the words about an endpoint have together."""
     said = {word.state for word in words}
     return next((each for each in STATES if each in said), UNKNOWN)

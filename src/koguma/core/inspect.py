@@ -51,7 +51,7 @@ def layout(db: Db, key: Key) -> Json:
         }
         for inbound in proxy.inbounds
     ]
-    ports = rules.ports(db, _class(db, key)) if not proxy.is_builtin else _called(db, key)
+    ports = called(db, key)
     outbounds = [_outbound(db, port) for port in ports]
     served = {"listeners": gateway_view.of_proxy(db, key)} if proxy.is_builtin else {}
     warnings = [problem.text for problem in problems.of_object(db, key)]
@@ -68,8 +68,10 @@ def layout(db: Db, key: Key) -> Json:
     }
 
 
-def _called(db: Db, proxy: Key) -> tuple[PortRules, ...]:
-    """What a built-in gateway calls: the backends of its routes."""
+def called(db: Db, proxy: Key) -> tuple[PortRules, ...]:
+    """The ports that a proxy calls; a built-in gateway those of the backends of its routes."""
+    if not _proxy(db, proxy).is_builtin:
+        return rules.ports(db, _class(db, proxy))
     spec = gateway_spec.of(db, proxy)
     if spec is None:
         return ()
@@ -216,8 +218,9 @@ def outbound(db: Db, proxy: Key, destination: Key, section: str) -> PortRules | 
     port = target.port(section) if target else None
     if port is None:
         return None
-    ports = _called(db, proxy) if _proxy(db, proxy).is_builtin else rules.ports(db, _class(db, proxy))
-    return next((p for p in ports if (p.destination, p.section) == (destination, port.section)), None)
+    return next(
+        (p for p in called(db, proxy) if (p.destination, p.section) == (destination, port.section)), None
+    )
 
 
 def outbound_policies(db: Db, port: PortRules, *, fields: bool = False) -> Json:

@@ -11,14 +11,13 @@ import msgspec
 
 from koguma.core import endpoint_health, serving, world
 from koguma.core.build import encoding
-from koguma.core.endpoint_health import CallersWord, TwoLooks, Word
+from koguma.core.endpoint_health import CallersWord, HealthWord, TwoLooks
 from koguma.core.incremental import Db
 from koguma.core.serving import ServingInbound
 from koguma.envoy import stats
 from koguma.envoy.cluster_hosts import Hosts
 from koguma.envoy.stats import Figures, Sample
 from koguma.model.resource import Key
-from koguma.model.schema import Json
 
 DOWN: Final = "down"
 DEGRADED: Final = "degraded"
@@ -86,7 +85,7 @@ class EndpointReport(msgspec.Struct, frozen=True, rename="camel"):
     zone: str = ""
     is_offered: bool = True  # callers get it as an endpoint
     application: str = ""  # where the application listens
-    words: tuple[Word, ...] = ()
+    words: tuple[HealthWord, ...] = ()
     callers: CallersWord = CallersWord()
 
 
@@ -97,6 +96,7 @@ class ServiceReport(msgspec.Struct, frozen=True, rename="camel"):
     summary: str
     reasons: tuple[str, ...]
     endpoints: tuple[EndpointReport, ...]
+    n_callers: int  # of the proxies that were asked: those that have it as a destination
 
 
 def report(db: Db, destination: Key, seen: Observations) -> ServiceReport:
@@ -109,7 +109,9 @@ def report(db: Db, destination: Key, seen: Observations) -> ServiceReport:
     obstacles = serving.obstacles(db, destination)
     reasons = (*obstacles, *_reasons_of_callers(db, destination, seen, endpoints))
     state, summary = _verdict(endpoints, obstacles)
-    return ServiceReport(state, summary, reasons, endpoints)
+    names = frozenset(clusters(db, destination).values())
+    n_callers = sum(not names.isdisjoint(each.hosts) for each in seen.callers)
+    return ServiceReport(state, summary, reasons, endpoints, n_callers)
 
 
 def clusters(db: Db, destination: Key) -> Mapping[str, str]:
@@ -141,16 +143,16 @@ def _of_inbound(db: Db, destination: Key, inbound: ServingInbound, seen: Observa
     )
 
 
-def _words(inbound: ServingInbound, callers: CallersWord, seen: Observations) -> Iterator[Word]:
+def _words(inbound: ServingInbound, callers: CallersWord, seen: Observations) -> Iterator[HealthWord]:
     if inbound.withheld:
         since = f"; it has been so since {inbound.modified_at} or earlier" if inbound.modified_at else ""
         by = "probe" if inbound.is_probed else "dataplane"
-        yield Word(by, endpoint_health.NOT_READY, f"{inbound.withheld}{since}")
+        yield HealthWord(by, endpoint_health.NOT_READY, f"{inbound.withheld}{since}")
     connection = seen.connections.get(inbound.proxy)
     if connection is not None and not connection.is_connected:
         serves = callers.lately.requests > callers.lately.errors
         state = endpoint_health.HEALTHY if serves else endpoint_health.NOT_CONNECTED
-        yield Word("connection", state, connection.text)
+        yield HealthWord("connection", state, connection.text)
     own = seen.serving.get(inbound.proxy)
     look = own.looks(inbound.kri).get(inbound.application) if own else None
     if look is not None:
@@ -232,9 +234,3 @@ def _verdict(endpoints: Sequence[EndpointReport], obstacles: Sequence[str]) -> t
         states[each.state] = states.get(each.state, 0) + 1
     faults = ", ".join(f"{n} {state}" for state, n in states.items())
     return (DEGRADED if good else DOWN), f"{count} serve; {faults}"
-
-
-def report_json(shown: ServiceReport) -> dict[str, Json]:
-    """A report as the API shows it."""
-    value: dict[str, Json] = msgspec.to_builtins(shown)
-    return value

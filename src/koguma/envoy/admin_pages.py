@@ -20,7 +20,7 @@ _PARAMETERS: Final[Mapping[str, frozenset[str]]] = {
     STATS: frozenset(
         {"filter", "format", "histogram_buckets", "hidden", "text_readouts", "type", "usedonly"}
     ),
-    CLUSTERS: _FORMAT,
+    CLUSTERS: frozenset({"filter", "format"}),
     "/listeners": _FORMAT,
     "/server_info": frozenset(),
     "/certs": frozenset(),

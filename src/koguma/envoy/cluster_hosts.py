@@ -5,7 +5,7 @@ was given to it as unhealthy.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
 
@@ -38,10 +38,9 @@ class Host(msgspec.Struct, frozen=True):
 Hosts = Mapping[str, tuple[Host, ...]]  # by cluster
 
 
-def path_of(clusters: Iterable[str]) -> str:
-    """Where Envoy's admin interface has the endpoints of some clusters."""
-    pattern = f"^(?:{'|'.join(map(re.escape, clusters))})$"
-    return f"/clusters?format=json&filter={quote(pattern, safe='')}"
+def path_of(kri: str) -> str:
+    """Where Envoy's admin interface has the endpoints of an object's clusters; its KRI has no section."""
+    return f"/clusters?format=json&filter={quote(f'^{re.escape(kri)}[^_.]*$', safe='')}"
 
 
 class _SocketAddressJson(msgspec.Struct):

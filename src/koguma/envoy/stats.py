@@ -5,7 +5,7 @@ flushes every five seconds), so that one answer is enough to say how slow reques
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
 
@@ -73,10 +73,9 @@ def traffic_path() -> str:
     return f"{_path('|'.join(scopes))}&usedonly&histogram_buckets=detailed"
 
 
-def obstacles_path(clusters: Iterable[str]) -> str:
-    """Where it says why some clusters send no requests."""
-    chosen = "|".join(map(re.escape, clusters))
-    return _path(rf"cluster\.(?:{chosen})\.(?:{'|'.join(_OBSTACLES)})")
+def obstacles_path(kri: str) -> str:
+    """Where it says why the clusters of an object send no requests; its KRI has no section."""
+    return _path(rf"cluster\.{re.escape(kri)}[^_.]*\.(?:{'|'.join(_OBSTACLES)})")
 
 
 def _path(pattern: str) -> str:

@@ -91,7 +91,8 @@ class AdminChannel:
         frame = admin_channel.read_frame(message)
         size = len(frame.chunk) + _FRAME_OVERHEAD
         answer = self._pending.get(frame.number)
-        if answer is None or answer.done.done():
+        # One that was cancelled just now is still pending: its task has not had its turn to give it up yet.
+        if answer is None or (answer.done.done() and not answer.done.cancelled()):
             self._unwanted_bytes -= size
             if self._unwanted_bytes < 0:
                 raise BadChannelMessage("it sends what nobody asked for")
@@ -99,6 +100,8 @@ class AdminChannel:
         answer.bytes_left -= size
         if answer.bytes_left < -admin_channel.CHUNK_BYTES:
             raise BadChannelMessage("it sends more than was asked for")
+        if answer.done.cancelled():
+            return
         match frame.type:
             case FrameType.ERROR:
                 reason = frame.chunk.decode("utf-8", "replace")
