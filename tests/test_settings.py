@@ -1,5 +1,7 @@
 """Settings: which of several values wins, and what is said about wrong ones."""
 
+import re
+
 import msgspec
 import pytest
 
@@ -89,6 +91,9 @@ def test_every_setting_but_access_can_come_from_a_variable():
         if field.name in (
             "access",
             "mode",
+            "global_address",
+            "global_ca",
+            "zone_token_file",
             "log_level",
             "log_format",
             "history",
@@ -268,3 +273,19 @@ def test_the_place_follows_from_the_mode():
 
 def test_the_name_of_a_zone_does_not_matter_on_global():
     assert load(mode="global", zone_name="Not A Zone").control_plane.is_global
+
+
+def test_a_zone_finds_global_by_an_address_and_a_token():
+    settings = load(None, global_address="grpcs://global.example:5685", zone_token_file="t")
+    assert settings.control_plane.federated
+    for flags, words in (
+        ({"global_address": "grpcs://global.example:5685"}, "zoneTokenFile: is needed with globalAddress"),
+        ({"global_address": "https://x:5685", "zone_token_file": "t"}, "must be grpcs://HOST:PORT"),
+        ({"global_address": "grpcs://x", "zone_token_file": "t"}, "must be grpcs://HOST:PORT"),
+        ({"global_address": "grpcs://x:99999999", "zone_token_file": "t"}, "must be grpcs://HOST:PORT"),
+        ({"zone_token_file": "t"}, "goes with globalAddress"),
+        ({"global_ca": "ca.pem"}, "goes with globalAddress"),
+        ({"mode": "global", "global_address": "grpcs://x:1", "zone_token_file": "t"}, "is for mode zone"),
+    ):
+        with pytest.raises(Invalid, match=re.escape(words)):
+            load(None, **flags)

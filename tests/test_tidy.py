@@ -289,6 +289,7 @@ TASK_STARTERS = (
     "store/notifications.py",
     "store/postgres_hosts.py",
     "reconcile/following.py",
+    "sync/connection.py",  # an error of its sending task is one of the connection
 )
 FORKS = ("fork", "forkpty", "preexec_fn", "multiprocessing")
 # asyncio itself starts processes with vfork; only a control plane runs on uvloop.

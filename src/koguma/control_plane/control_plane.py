@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ from koguma.control_plane import metrics, server_certificate
 from koguma.control_plane.checks import HealthChecks
 from koguma.control_plane.proxy_services import ProxyServices
 from koguma.control_plane.server_certificate import ServerIdentity
+from koguma.control_plane.sync_services import SyncServices
 from koguma.envoy import schema
 from koguma.envoy.patch_check import PatchChecker
 from koguma.fleet.insights.insights import Insights
@@ -117,6 +119,7 @@ class ControlPlane:
             lambda: self._proxies.states if self._proxies else None,
             time.monotonic,
         )
+        self._sync: SyncServices | None = None
         self._tracer: Tracer | None = None
         self._patch_checks: PatchChecker | None = None
 
@@ -138,11 +141,13 @@ class ControlPlane:
             self._warn(warning)
         if not context.control_plane.is_global:
             self._proxies = ProxyServices(context, engine, keys, self.settings, now)
+        self._sync = SyncServices(context, keys, self.settings, now)
         self._http = HttpServer(self._dispatch(context, keys, self._checks(context, engine, identity)).handle)
         await self._http.start()
         await loading  # proxies need it too; before requests come, so that no patch is stored unseen
         await self._listen(self._http, identity.tls)
         self._start_tasks(context, identity)
+        self.ports |= await self._sync.start(identity, self._run)
         if self._proxies is not None:
             await self._proxies.start(identity)
             self.ports |= self._proxies.ports
@@ -189,6 +194,8 @@ class ControlPlane:
         self._not_ready = "stopping"
         if self._proxies is not None:
             await self._proxies.stop()
+        if self._sync is not None:
+            await self._sync.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -268,7 +275,13 @@ class ControlPlane:
         return f"; proxies: https://{self.settings.dp_host}:{port}" if port else ""
 
     def _shown_settings(self) -> Mapping[str, Json]:
-        names = {"apiPort": "api", "apiTlsPort": "api-tls", "dpPort": "dp", "xdsPort": "xds"}
+        names = {
+            "apiPort": "api",
+            "apiTlsPort": "api-tls",
+            "dpPort": "dp",
+            "xdsPort": "xds",
+            "syncPort": "sync",
+        }
         used = {setting: self.ports.get(name) for setting, name in names.items()}
         return {**self.settings.shown(), **{name: port for name, port in used.items() if port}}
 
@@ -352,11 +365,16 @@ class ControlPlane:
             plugin_failures=self._plugin_failures,
             service_problems=lambda: self._services.problems if self._services else (),
         )
-        return lambda: checks.all(self._warnings, self._proxies.checks() if self._proxies else ())
+        return lambda: checks.all(self._warnings, self._fleet_checks())
+
+    def _fleet_checks(self) -> Iterator[Check]:
+        yield from self._sync.checks() if self._sync else ()
+        yield from self._proxies.checks() if self._proxies else ()
 
     def _gauges(self, n_watches: int) -> Iterator[metrics.Gauge]:
         proxies = self._proxies.gauges() if self._proxies else iter(())
-        return metrics.gauges(self.store, self.background, n_watches, proxies)
+        zones = self._sync.gauges() if self._sync else iter(())
+        return metrics.gauges(self.store, self.background, n_watches, chain(proxies, zones))
 
     def _unready(self) -> str:
         return self._not_ready or self.store.full

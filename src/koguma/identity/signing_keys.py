@@ -66,6 +66,17 @@ def generate() -> Redacted:
     return Redacted(base64.b64encode(pem).decode())
 
 
+def public_half(data: str) -> str | None:
+    """The public key of a signing key, as the `data` of a Secret that can only verify; None: no such key."""
+    key = _private(_decoded(data))
+    if key is None:
+        return None
+    pem = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return base64.b64encode(pem).decode()
+
+
 def is_serial(text: str) -> bool:
     """Whether `text` is the serial of a key, as in names and in tokens."""
     return _SERIAL.fullmatch(text) is not None

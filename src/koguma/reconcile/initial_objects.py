@@ -39,7 +39,7 @@ async def fill(context: Context, settings: Settings) -> None:
         return
     documents = list(_documents(context, settings))
     objects = [transactions.control_plane_object(context, document) for document in documents]
-    if not settings.skip_default_mesh:
+    if not settings.skip_default_mesh and not context.control_plane.federated:
         mesh = transactions.control_plane_object(context, {"type": "Mesh", "name": identity.DEFAULT_MESH})
         objects += [mesh, *(put.resource for put in await transactions.mesh_companions(context, mesh))]
     await _write_once(context, objects, "first start")
@@ -118,10 +118,12 @@ async def _write_once(context: Context, objects: list[Resource], reason: str) ->
 
 
 def _documents(context: Context, settings: Settings) -> Iterator[Json]:
+    """The first objects; in a zone of a Global its zone token keys and generators come from there."""
+    is_federated = context.control_plane.federated
     yield {"type": "Config", "name": _CLUSTER_ID, "config": str(uuid.uuid4())}
-    for purpose in (USER, ZONE):
+    for purpose in (USER,) if is_federated else (USER, ZONE):
         yield {"type": "GlobalSecret", "name": purpose.key_name(1), "data": context.signing_key()}
-    if not settings.skip_hostname_generators:
+    if not settings.skip_hostname_generators and not is_federated:
         yield from defaults.hostname_generators(context.control_plane)
 
 

@@ -52,6 +52,19 @@ class Settings(Spec):
         Literal["zone", "global"], doc("One zone's control plane, or the Global one above zones.")
     ] = "zone"
     zone_name: Annotated[str, doc("Name of the zone (mode zone).")] = "default"
+    global_address: Annotated[
+        str, doc("Global that this zone takes part in, as grpcs://HOST:5685; none: the zone is alone.")
+    ] = ""
+    global_ca: Annotated[
+        str, doc("File with the CA of Global's certificate (PEM); the system's CAs by default.")
+    ] = ""
+    zone_token_file: Annotated[
+        str, doc("File with the zone token by which Global knows this zone; its scope has to be cp.")
+    ] = ""
+    sync_host: Annotated[str, doc("Address that Global's port for zones listens on; 0.0.0.0 for all.")] = (
+        "127.0.0.1"
+    )
+    sync_port: Annotated[PortNumber, doc("Port of Global for zones, gRPC; 0 takes a free one.")] = 5685
     store: Annotated[
         str,
         doc(
@@ -182,6 +195,7 @@ class Settings(Spec):
         return ControlPlaneInfo(
             mode=Mode(self.mode),
             zone="" if is_global else self.zone_name,
+            federated=bool(self.global_address),
             system_namespace=self.system_namespace,
             allow_proxy_data_sources=self.allow_proxy_data_sources,
         )
@@ -259,6 +273,7 @@ def _rules(settings: Settings) -> Iterator[Violation]:
         yield Violation("tlsCertFile", "goes with tlsKeyFile: give both or none", "pair")
     if settings.store_key_file and settings.store_key_command:
         yield Violation("storeKeyCommand", "does not go with storeKeyFile: give one of them", "pair")
+    yield from _global_violations(settings)
     yield from _traces_violations(settings.traces_endpoint)
     yield from _range_violations(settings)
     yield from _outgoing_violations("outgoingHosts", settings.outgoing_hosts, allowed_hosts.parse)
@@ -275,6 +290,32 @@ def _rules(settings: Settings) -> Iterator[Violation]:
         _gates(settings.feature_gates)
     except ValueError as error:
         yield Violation("featureGates", str(error), "gate")
+
+
+def _global_violations(settings: Settings) -> Iterator[Violation]:
+    """What is wrong with how a zone finds Global."""
+    if not settings.global_address:
+        for name, value in (("globalCa", settings.global_ca), ("zoneTokenFile", settings.zone_token_file)):
+            if value:
+                yield Violation(name, "goes with globalAddress: give both or none", "pair")
+        return
+    if settings.mode == "global":
+        yield Violation("globalAddress", "is for mode zone; Global takes part in no other", "pair")
+    if not is_global_address(settings.global_address):
+        yield Violation("globalAddress", "must be grpcs://HOST:PORT, usually with port 5685", "address")
+    if not settings.zone_token_file:
+        text = "is needed with globalAddress; make one on Global: koguma token zone --zone NAME --scope cp"
+        yield Violation("zoneTokenFile", text, "required")
+
+
+def is_global_address(text: str) -> bool:
+    """Whether this is grpcs://HOST:PORT."""
+    parts = urlsplit(text)
+    try:
+        has_place = bool(parts.hostname and parts.port)
+    except ValueError:
+        return False
+    return parts.scheme == "grpcs" and has_place and not (parts.path.strip("/") or parts.query)
 
 
 def _traces_violations(address: str) -> Iterator[Violation]:

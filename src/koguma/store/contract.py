@@ -34,11 +34,13 @@ class Put(msgspec.Struct, frozen=True):
     """Store this object if the stored revision is `expect` (compare-and-swap). 0: absent; None: any.
 
     `is_migration`: it is the stored object in another storage version, so that its generation and times stay.
+    `is_received`: another control plane's, which says when it was created.
     """
 
     resource: Resource
     expect: int | None = None
     is_migration: bool = False
+    is_received: bool = False
 
 
 class Delete(msgspec.Struct, frozen=True):

@@ -155,16 +155,22 @@ class _Evaluation:
         if holder is not None and holder != key:
             raise AlreadyExists(f'{key} cannot be stored: its name "{new.core_name}" is taken by {holder}')
         if isinstance(stored, Resource):
-            if _is_unchanged(stored, new):
+            is_as_old = not put.is_received or new.creation_time in ("", stored.creation_time)
+            if is_as_old and _is_unchanged(stored, new):
                 return self._change(Op.UNCHANGED, stored)
             updated = self._updated(stored, new)
+            if put.is_received:
+                updated = replace(updated, creation_time=new.creation_time or stored.creation_time)
             if put.is_migration:
                 updated = replace(
                     updated, generation=stored.generation, modification_time=stored.modification_time
                 )
             return self._staged_change(Op.UPDATE, key, updated)
         op = Op.CREATE if stored is None else Op.UPDATE
-        return self._staged_change(op, key, self._created(new))
+        created = self._created(new)
+        if put.is_received:
+            created = replace(created, creation_time=new.creation_time or created.creation_time)
+        return self._staged_change(op, key, created)
 
     def _restore(self, resource: Resource) -> Iterator[Change]:
         key = resource.key

@@ -1,0 +1,109 @@
+"""Sync services: what a control plane runs for sync: Global's port for zones, or a zone's way to Global."""
+
+from collections.abc import Callable, Coroutine, Iterator
+from datetime import datetime
+from typing import Any, Final
+
+from koguma.access.token_keys import TokenKeys
+from koguma.application.context import Context
+from koguma.control_plane.metrics import Gauge
+from koguma.control_plane.server_certificate import ServerIdentity
+from koguma.model.errors import KogumaError
+from koguma.runtime.checks import Check
+from koguma.runtime.settings import Settings
+from koguma.sync.connection import PeerState
+from koguma.sync.global_server import GlobalServer
+from koguma.sync.zone_client import GlobalAddress, ZoneClient
+
+_SHOWN_MAX: Final = 10
+
+Run = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], None]
+
+
+class SyncServices:
+    """Global's server, or a zone's client, or neither where a zone is alone."""
+
+    def __init__(
+        self, context: Context, keys: TokenKeys, settings: Settings, clock: Callable[[], datetime]
+    ) -> None:
+        self._context = context
+        self._settings = settings
+        here = context.control_plane
+        self.server = GlobalServer(context, keys, clock) if here.is_global else None
+        target = GlobalAddress(settings.global_address, settings.global_ca, settings.zone_token_file)
+        self.client = ZoneClient(context, target, clock) if here.federated else None
+
+    async def start(self, identity: ServerIdentity, run: Run) -> dict[str, int]:
+        """Listen for zones, or connect to Global; returns the ports."""
+        if self.client is not None:
+            run("objects for Global", self.client.publish)
+            run("connection to Global", self.client.stay_connected)
+        if self.server is None:
+            return {}
+        settings = self._settings
+        run("objects for zones", self.server.publish)
+        run("zones that are switched off", self.server.follow_zones)
+        run("review of zones' tokens", self.server.review)
+        try:
+            port = await self.server.listen(
+                settings.sync_host, settings.sync_port, identity.certificate, identity.key
+            )
+        except OSError as error:
+            where = f"{settings.sync_host}:{settings.sync_port}"
+            hint = "stop what uses it, or choose another port with --sync-port"
+            raise KogumaError(f"cannot listen on {where} for zones: {error}; {hint}") from error
+        return {"sync": port}
+
+    async def stop(self) -> None:
+        """End all streams."""
+        if self.server is not None:
+            await self.server.stop()
+
+    def checks(self) -> Iterator[Check]:
+        """What an operator should know."""
+        if self.client is not None:
+            yield from self._check_of_global(self.client)
+        if self.server is not None:
+            states = self.server.states()
+            for zone in sorted(each.name for each in self._context.state.listed("Zone")):
+                if (state := states.get(zone)) is not None:
+                    yield from _refusals(f'zone "{zone}"', state)
+                elif (last := self.server.last_error(zone)) is not None:
+                    text = (
+                        f'zone "{zone}" is not connected here since {last[0]:%Y-%m-%dT%H:%M:%SZ}: {last[1]}'
+                    )
+                    yield Check("zones", "warning", text, "look at the log of that zone's control plane")
+
+    def _check_of_global(self, client: ZoneClient) -> Iterator[Check]:
+        state = client.state
+        if state is not None:
+            text = f"connected to {self._settings.global_address}, version {state.greeting.version}"
+            yield Check("global", "ok", text)
+            yield from _refusals("Global", state)
+            return
+        why = (
+            f" since {client.last_error[0]:%Y-%m-%dT%H:%M:%SZ}: {client.last_error[1]}"
+            if client.last_error
+            else ""
+        )
+        hint = "the zone works on with what it has; it connects again by itself"
+        yield Check("global", "warning", f"{self._settings.global_address} is away{why}", hint)
+
+    def gauges(self) -> Iterator[Gauge]:
+        """Figures for the metrics page."""
+        if self.server is not None:
+            n_zones = len(self.server.states())
+            yield "koguma_zones_connected", "Zones that are connected here.", "gauge", n_zones
+        if self.client is not None:
+            is_connected = int(self.client.state is not None)
+            yield "koguma_global_connected", "1 while Global is connected.", "gauge", is_connected
+
+
+def _refusals(peer: str, state: PeerState) -> Iterator[Check]:
+    for where, refused in (("refused by", state.refused_there), ("refused from", state.refused_here)):
+        for refusal in refused[:_SHOWN_MAX]:
+            text = f"{refusal.key} was {where} {peer}: {refusal.reason}"
+            yield Check("sync", "warning", text, "correct it where it was written; it is then sent again")
+        if len(refused) > _SHOWN_MAX:
+            text = f"{len(refused) - _SHOWN_MAX} more objects were {where} {peer}"
+            yield Check("sync", "warning", text, "begin with the first ones")

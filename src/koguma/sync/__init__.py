@@ -1,0 +1,1 @@
+"""Sync: objects travel between the Global control plane and those of zones."""

@@ -1,0 +1,256 @@
+"""Global server: the port on Global to which the control planes of zones connect.
+
+A zone shows a zone token with the scope `cp` before anything of it is read. Of several streams of one zone
+the newest counts: a zone has one control plane that syncs, and the older stream is one that died unnoticed.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import grpc
+import structlog
+
+from koguma.access.token_keys import TokenKeys
+from koguma.application.context import Context
+from koguma.application.transactions import control_plane_object
+from koguma.identity import dataplane_auth, zone_auth
+from koguma.identity.claims import ZONE as ZONE_TOKENS
+from koguma.identity.claims import ZoneClaims
+from koguma.identity.tokens import VerifiedToken
+from koguma.kinds.zone import KIND as ZONE_KIND
+from koguma.model import names
+from koguma.model.errors import BadRequest, Forbidden, KogumaError, Unauthenticated, Unavailable
+from koguma.model.kind import Kind
+from koguma.model.redacted import Redacted
+from koguma.model.resource import Key, Resource
+from koguma.model.violation import cut
+from koguma.store.contract import Ensure, Transaction
+from koguma.sync import mapping, stream_service
+from koguma.sync.connection import PeerState, SyncConnection
+from koguma.sync.mapping import Travelling
+from koguma.sync.protocol.catalog import Audience
+from koguma.sync.protocol.messages import Greeting
+from koguma.sync.published_objects import PublishedObjects
+from koguma.sync.received_objects import ReceivedObjects
+
+REVIEW_SECONDS: Final = 1.0
+_STOP_SECONDS: Final = 1.0
+_LAST_ERRORS_MAX: Final = 1000  # zones
+_DETAIL_MAX: Final = 1000  # characters
+
+_log = structlog.get_logger("koguma.sync")
+
+
+class GlobalServer:
+    """Serves zones; `publish` and `follow_zones` keep what they get up to date."""
+
+    def __init__(self, context: Context, keys: TokenKeys, clock: Callable[[], datetime]) -> None:
+        self._context = context
+        self._keys = keys
+        self._clock = clock
+        self._published = PublishedObjects(context.store, self._outgoing)
+        self._disabled = self._disabled_now()
+        self._connections: dict[str, SyncConnection] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tokens: dict[str, VerifiedToken[ZoneClaims]] = {}
+        self._last_errors: dict[str, tuple[datetime, str]] = {}
+        self._server: grpc.aio.Server | None = None
+
+    # What zones get.
+
+    def _outgoing(self, resource: Resource) -> Travelling | None:
+        kind = self._context.kinds.get(resource.kind)
+        return None if kind is None else mapping.downward(resource, kind, self._disabled)
+
+    async def publish(self) -> None:
+        """Follow the store until cancelled."""
+        await self._published.run()
+
+    def _disabled_now(self) -> frozenset[str]:
+        zones = self._context.state.listed(ZONE_KIND.name)
+        return frozenset(zone.name for zone in zones if (zone.spec or {}).get("enabled") is False)
+
+    async def follow_zones(self) -> None:
+        """Take the objects of a zone that is switched off from others, or give them back; until cancelled."""
+        store = self._context.store
+        changes = store.watch(frozenset({ZONE_KIND.name}), store.state.revision)
+        while True:
+            before, self._disabled = self._disabled, self._disabled_now()
+            if switched := before ^ self._disabled:
+                await self._published.look_again(each for each in store.state.all() if each.zone in switched)
+            await changes.next_batch()
+
+    # Streams of zones.
+
+    async def listen(self, host: str, port: int, certificate: str, key: Redacted) -> int:
+        """Listen for zones on a port (0: any free one), and return it."""
+        server = grpc.aio.server(options=stream_service.OPTIONS)
+        handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._serve)
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler(stream_service.SERVICE, {stream_service.METHOD: handler})]
+        )
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        credentials = grpc.ssl_server_credentials([(key.reveal().encode(), certificate.encode())])
+        try:
+            bound = server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}: {error}") from error
+        await server.start()
+        self._server = server
+        return bound
+
+    async def stop(self) -> None:
+        """End all streams."""
+        if self._server is not None:
+            await self._server.stop(_STOP_SECONDS)
+
+    async def review(self) -> None:
+        """End the streams of zones whose token is not good any more; looks every second, until cancelled."""
+        while True:
+            await asyncio.sleep(REVIEW_SECONDS)
+            for zone, token in list(self._tokens.items()):
+                try:
+                    self._check(zone, token)
+                except KogumaError as error:
+                    self._note(zone, error.detail)
+                    self._tasks[zone].cancel()
+
+    async def _serve(
+        self, incoming: AsyncIterator[bytes], context: "grpc.aio.ServicerContext[bytes, bytes]"
+    ) -> None:
+        try:
+            zone, token = self._admitted(context.invocation_metadata() or ())
+        except KogumaError as error:
+            _log.warning("a zone was not let in", peer=context.peer(), reason=error.detail)
+            await context.abort(_code(error), cut(error.detail, _DETAIL_MAX))
+        try:
+            await self._connected(zone, token, incoming, context)
+        except KogumaError as error:
+            self._note(zone, error.detail)
+            _log.warning("the stream of a zone ended", zone=zone, reason=error.detail)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, cut(error.detail, _DETAIL_MAX))
+
+    def _admitted(self, metadata: Any) -> tuple[str, VerifiedToken[ZoneClaims]]:
+        headers = {str(key): value for key, value in metadata if isinstance(value, str)}
+        zone, shown = (
+            headers.get(stream_service.ZONE_HEADER, ""),
+            headers.get(stream_service.AUTHORIZATION, ""),
+        )
+        if not shown:
+            raise Unauthenticated(
+                "a zone needs a zone token with the scope cp; make one on Global: koguma token zone --zone"
+                " NAME --scope cp"
+            )
+        ring = self._keys.ring(ZONE_TOKENS)
+        token = zone_auth.verified_token(ring, dataplane_auth.without_bearer(shown), self._clock())
+        if not names.is_dns1035_label(zone):
+            raise BadRequest(f'"{cut(zone, 100)}" cannot be a zone: {names.DNS1035_MESSAGE}')
+        zone_auth.check(token.claims, stream_service.SCOPE, zone)
+        return zone, token
+
+    def _check(self, zone: str, token: VerifiedToken[ZoneClaims]) -> None:
+        token.check(self._keys.ring(ZONE_TOKENS), self._clock())
+        zone_auth.check(token.claims, stream_service.SCOPE, zone)
+
+    async def _connected(
+        self,
+        zone: str,
+        token: VerifiedToken[ZoneClaims],
+        incoming: AsyncIterator[bytes],
+        context: "grpc.aio.ServicerContext[bytes, bytes]",
+    ) -> None:
+        await self._ensure_zone(zone)
+        received = ReceivedObjects(
+            self._context,
+            f"zone:{zone}",
+            lambda resource, kind: objection_to_zone(resource, kind, zone),
+            lambda resource, kind: mapping.came_from_zone(resource, kind, zone),
+            keeps_status=False,
+        )
+        connection = SyncConnection(
+            self._published, received, lambda peer: _audience(zone, frozenset(peer.kinds)), self._clock
+        )
+        task = asyncio.current_task()
+        assert task is not None
+        older = self._tasks.get(zone)
+        if older is not None:
+            older.cancel()
+        self._connections[zone], self._tasks[zone], self._tokens[zone] = connection, task, token
+        _log.info("a zone is connected", zone=zone, peer=context.peer())
+        try:
+            await connection.run(incoming, context.write, self._greeting, lambda peer: _checked(peer, zone))
+        finally:
+            if self._tasks.get(zone) is task:
+                for table in (self._connections, self._tasks, self._tokens):
+                    table.pop(zone, None)
+            _log.info("a zone is gone", zone=zone)
+
+    async def _ensure_zone(self, zone: str) -> None:
+        if self._context.state.get(Key(ZONE_KIND.name, "", "", "", zone)) is None:
+            object_ = control_plane_object(
+                self._context, {"type": ZONE_KIND.name, "name": zone, "enabled": True}
+            )
+            await self._context.store.write(Transaction((Ensure(object_),), f"zone:{zone}"))
+
+    def _greeting(self, sums: bytes) -> Greeting:
+        about = self._context.about
+        return Greeting(
+            name="",
+            version=about.version,
+            instance=about.instance_id,
+            source=about.cluster_id(),
+            revision=self._context.state.revision,
+            kinds=tuple(kind.name for kind in self._context.kinds if kind.sync.zone_to_global),
+            sums=sums,
+        )
+
+    def _note(self, zone: str, text: str) -> None:
+        self._last_errors.pop(zone, None)
+        self._last_errors[zone] = self._clock(), text
+        while len(self._last_errors) > _LAST_ERRORS_MAX:
+            self._last_errors.pop(next(iter(self._last_errors)))
+
+    # How they are.
+
+    def states(self) -> Mapping[str, PeerState]:
+        """The zones that are connected here."""
+        found = {zone: connection.state for zone, connection in self._connections.items()}
+        return {zone: state for zone, state in sorted(found.items()) if state is not None}
+
+    def last_error(self, zone: str) -> tuple[datetime, str] | None:
+        """Why the last stream of a zone ended."""
+        return self._last_errors.get(zone)
+
+
+def _audience(zone: str, kinds: frozenset[str]) -> Audience:
+    return lambda key, only_to: key.zone != zone and key.kind in kinds and only_to in ("", zone)
+
+
+def _checked(peer: Greeting, zone: str) -> bool:
+    """Whether objects that a zone no longer has are kept: never, they are the zone's."""
+    if peer.name != zone:
+        raise BadRequest(f'the zone says that it is "{cut(peer.name, 100)}", and its stream is of "{zone}"')
+    return False
+
+
+def objection_to_zone(resource: Resource, kind: Kind, zone: str) -> str:
+    """Why Global does not take an object from a zone; empty where it does."""
+    if not kind.sync.zone_to_global:
+        return f"{kind.name} is written on Global"
+    if resource.zone != zone:
+        return f'it is of zone "{resource.zone}"' if resource.zone else "it is of Global"
+    sent = mapping.upward(resource, kind, zone)
+    if sent is None or sent.core_name != resource.core_name or sent.labels != resource.labels:
+        return "its name or its labels are not those of an object of this zone"
+    return ""
+
+
+def _code(error: KogumaError) -> grpc.StatusCode:
+    codes = (
+        (Unauthenticated, grpc.StatusCode.UNAUTHENTICATED),
+        (Forbidden, grpc.StatusCode.PERMISSION_DENIED),
+        (Unavailable, grpc.StatusCode.UNAVAILABLE),
+    )
+    return next((code for kind, code in codes if isinstance(error, kind)), grpc.StatusCode.INVALID_ARGUMENT)

@@ -1,0 +1,102 @@
+"""Subscriber: receives what a publisher has, and knows what it holds of it.
+
+What it holds follows from what is stored, so nothing is remembered of earlier connections. One who sees a
+publisher with another history than before (restored from a backup, moved, new) keeps what that one no longer
+has, until an operator agrees: `keeps_surplus`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+
+import msgspec
+
+from koguma.model.resource import Key
+from koguma.sync.protocol import sums
+from koguma.sync.protocol.messages import (
+    ENTRIES_MAX,
+    Ack,
+    BrokenProtocol,
+    Entries,
+    EntriesWanted,
+    HeldEntry,
+    Objects,
+    Refusal,
+    SyncedObject,
+)
+
+
+class Delivery(msgspec.Struct, frozen=True):
+    """A batch that is to be stored, and then confirmed by `stored`."""
+
+    number: int
+    objects: tuple[SyncedObject, ...]
+    removed: tuple[Key, ...]
+
+
+class Subscriber:
+    """One direction of a connection, from the side that stores the objects."""
+
+    def __init__(self, held: Mapping[Key, bytes], *, keeps_surplus: bool = False) -> None:
+        self._held = dict(held)
+        self.keeps_surplus = keeps_surplus
+        self._number = 0
+        self.surplus: set[Key] = set()  # what the publisher does not have any more, and is kept
+
+    def sums(self) -> bytes:
+        """The sums of what is held."""
+        return sums.packed(HeldEntry(*each) for each in self._held.items())
+
+    def entries(self, wanted: EntriesWanted) -> Iterator[Entries]:
+        """What is held in some buckets, in messages of limited size."""
+        if not all(0 <= each < sums.BUCKETS for each in wanted.buckets):
+            raise BrokenProtocol("there is no such bucket")
+        by_bucket: defaultdict[int, list[HeldEntry]] = defaultdict(list)
+        for key, hash_ in self._held.items():
+            by_bucket[sums.bucket(key)].append(HeldEntry(key, hash_))
+        found = iter([entry for each in sorted(set(wanted.buckets)) for entry in by_bucket[each]])
+        part = tuple(islice(found, ENTRIES_MAX))
+        while True:
+            following = tuple(islice(found, ENTRIES_MAX))
+            yield Entries(part, is_last=not following)
+            if not following:
+                return
+            part = following
+
+    def receive(self, batch: Objects) -> Delivery | None:
+        """What is to be stored of a batch; None where it was there already."""
+        if batch.number <= self._number:
+            return None
+        if batch.number != self._number + 1:
+            raise BrokenProtocol(f"batch {batch.number} came after batch {self._number}")
+        self._number = batch.number
+        removed = [key for key in batch.removed if key in self._held]
+        if batch.is_comparison and self.keeps_surplus:
+            self.surplus.update(removed)
+            removed = []
+        self.surplus.difference_update(removed, (each.key for each in batch.objects))
+        return Delivery(batch.number, batch.objects, tuple(removed))
+
+    def stored(self, delivery: Delivery, refused: Iterable[Refusal]) -> Ack:
+        """A delivery is stored but for what was refused."""
+        refusals = tuple(refused)
+        not_stored = {each.key for each in refusals}
+        for key in delivery.removed:
+            self._held.pop(key, None)
+        for key, content in delivery.objects:
+            if key not in not_stored:
+                self._held[key] = sums.content_hash(content)
+        return Ack(delivery.number, refusals)
+
+    def release(self) -> tuple[Key, ...]:
+        """The surplus, which an operator has agreed to lose."""
+        released = tuple(sorted(self.surplus))
+        self.surplus.clear()
+        for key in released:
+            self._held.pop(key, None)
+        return released
+
+    @property
+    def n_held(self) -> int:
+        """How many objects of the publisher it holds."""
+        return len(self._held)

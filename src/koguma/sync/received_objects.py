@@ -1,0 +1,150 @@
+"""Received objects: stores what the other side of a connection sends, and says why it refuses something.
+
+An object that is odd is refused by itself: the others of its batch are stored. What is the other side's
+business is taken as it is; a zone keeps its own status of it, and whatever it had noted beside it.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from koguma.application.context import Context
+from koguma.model.errors import KogumaError, Unavailable
+from koguma.model.kind import Kind, ValidationContext
+from koguma.model.resource import Key, Resource
+from koguma.model.schema import UNKNOWN
+from koguma.model.violation import cut
+from koguma.store.contract import Delete, Operation, Put, Transaction
+from koguma.sync import mapping
+from koguma.sync.protocol import sums
+from koguma.sync.protocol.messages import REASON_MAX, Refusal, SyncedObject
+from koguma.sync.protocol.subscriber import Delivery
+
+_VIOLATIONS_MAX: Final = 5  # that a reason names
+
+# Why the other side may not send this object; empty where it may.
+Objection = Callable[[Resource, Kind], str]
+
+
+class _RefusedObject(Exception):
+    """Why an object is not stored."""
+
+
+class ReceivedObjects:
+    """Stores what one peer sends; `author` is who the revisions are by."""
+
+    def __init__(
+        self,
+        context: Context,
+        author: str,
+        objection: Objection,
+        is_theirs: Callable[[Resource, Kind], bool],
+        *,
+        keeps_status: bool,
+    ) -> None:
+        self._context = context
+        self._author = author
+        self._objection = objection
+        self._is_theirs = is_theirs
+        self._keeps_status = keeps_status
+
+    def held(self) -> Mapping[Key, bytes]:
+        """What is stored of the peer's objects, with the hashes of their contents."""
+        return {
+            resource.key: sums.content_hash(mapping.content(self._as_sent(resource)))
+            for resource in self._context.state.all()
+            if (kind := self._context.kinds.get(resource.kind)) is not None
+            and self._is_theirs(resource, kind)
+        }
+
+    def _as_sent(self, resource: Resource) -> Resource:
+        return msgspec.structs.replace(resource, status=None) if self._keeps_status else resource
+
+    async def store(self, delivery: Delivery) -> list[Refusal]:
+        """Store a delivery; returns what was refused. Unavailable where the store does not answer."""
+        refused: list[Refusal] = []
+        accepted: list[Resource] = []
+        for sent in delivery.objects:
+            try:
+                accepted.append(self._read(sent))
+            except _RefusedObject as reason:
+                refused.append(_refusal(sent, str(reason)))
+        removals = [Delete(key) for key in delivery.removed if self._context.state.entry(key) is not None]
+        operations: list[Operation] = [*removals, *map(self._put, accepted)]
+        try:
+            await self._write(operations)
+        except Unavailable:
+            raise
+        except KogumaError:
+            refused += [refusal async for refusal in self._one_by_one(delivery, removals, accepted)]
+        return refused
+
+    async def _one_by_one(
+        self, delivery: Delivery, removals: Sequence[Delete], accepted: Sequence[Resource]
+    ) -> AsyncIterator[Refusal]:
+        """Store each object by itself, since one of them cannot be stored."""
+        sent = {each.key: each for each in delivery.objects}
+        for removal in removals:
+            try:
+                await self._write([removal])
+            except Unavailable:
+                raise
+            except KogumaError:
+                continue  # it is gone already, or its owner here changed it: the next comparison tells
+        for resource in accepted:
+            try:
+                await self._write([self._put(resource)])
+            except Unavailable:
+                raise
+            except KogumaError as error:
+                yield _refusal(sent[resource.key], error.detail)
+
+    async def _write(self, operations: Sequence[Operation]) -> None:
+        if operations:
+            await self._context.store.write(Transaction(tuple(operations), self._author))
+
+    def _put(self, resource: Resource) -> Put:
+        stored = self._context.state.get(resource.key)
+        if stored is not None:
+            resource = msgspec.structs.replace(
+                resource,
+                status=stored.status if self._keeps_status else resource.status,
+                annotations=stored.annotations,
+                meta=stored.meta,
+            )
+        return Put(resource, is_received=True)
+
+    def _read(self, sent: SyncedObject) -> Resource:
+        try:
+            resource = mapping.received(sent.content)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise _RefusedObject(f"its content cannot be read: {error}") from None
+        if resource.key != sent.key:
+            raise _RefusedObject(f"its content is that of {resource.key}")
+        kind = self._context.kinds.get(resource.kind)
+        if kind is None:
+            raise _RefusedObject(f"this control plane has no kind {cut(resource.kind, 100)}")
+        objection = self._objection(resource, kind)
+        if objection:
+            raise _RefusedObject(objection)
+        problems = list(self._problems(resource, kind))
+        if problems:
+            more = f"; and {len(problems) - _VIOLATIONS_MAX} more" if len(problems) > _VIOLATIONS_MAX else ""
+            raise _RefusedObject("; ".join(problems[:_VIOLATIONS_MAX]) + more)
+        return resource
+
+    def _problems(self, resource: Resource, kind: Kind) -> Iterable[str]:
+        about = ValidationContext(
+            name=resource.name,
+            mesh=resource.mesh,
+            namespace=resource.namespace,
+            control_plane=self._context.control_plane,
+        )
+        for violation in kind.violations(resource.spec, about):
+            if violation.rule != UNKNOWN:  # the other side may be of a newer version
+                yield f"{violation.field}: {violation.message}"
+
+
+def _refusal(sent: SyncedObject, reason: str) -> Refusal:
+    return Refusal(sent.key, sums.content_hash(sent.content), cut(reason, REASON_MAX))

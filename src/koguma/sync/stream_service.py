@@ -1,0 +1,27 @@
+"""The gRPC service of sync: its names, its limits, and the headers of a stream. Messages are bytes to it."""
+
+from typing import Final
+
+SERVICE: Final = "koguma.sync.v1.Sync"
+METHOD: Final = "Connect"
+PATH: Final = f"/{SERVICE}/{METHOD}"
+ZONE_HEADER: Final = "koguma-zone"
+AUTHORIZATION: Final = "authorization"
+SCOPE: Final = "cp"  # that a zone token needs
+MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
+KEEPALIVE_MS: Final = 5_000
+
+OPTIONS: Final[list[tuple[str, int]]] = [
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_metadata_size", 32 * 1024),
+    ("grpc.absolute_max_metadata_size", 32 * 1024),
+    # Whoever is gone without a word is noticed within ten seconds.
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.so_reuseport", 0),
+]

@@ -1,0 +1,233 @@
+"""Global and two zones, as real control planes: objects of all origins side by side, everywhere alike."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.build import timeout
+from tests.control_plane import LocalControlPlane
+from tests.waiting import until
+
+URL = "/meshes/default/meshtimeouts"
+OF_ZONE = {"kuma.io/origin": "zone"}
+
+
+def _token(plane: LocalControlPlane, zone: str, scope: tuple[str, ...] = ("cp",)) -> str:
+    answer = plane("POST", "/tokens/zone", {"zone": zone, "scope": list(scope), "validFor": "1h"})
+    assert answer.status == 200, answer.body
+    return answer.text
+
+
+class Federation:
+    """A Global and what zones need to join it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.stack = contextlib.ExitStack()
+        self.top = self.stack.enter_context(self.new_global())
+        self.sync_port = self.top.plane.ports["sync"]
+
+    def new_global(self, **flags: Any) -> LocalControlPlane:
+        store = f"sqlite:///{self.directory / 'global.db'}"
+        usual = {"mode": "global", "sync_port": getattr(self, "sync_port", 0), "store": store}
+        return LocalControlPlane(self.directory / "global", **{**usual, **flags})
+
+    def zone(self, name: str, token: str = "") -> LocalControlPlane:
+        file = self.directory / f"{name}.token"
+        file.write_text(token or _token(self.top, name))
+        return LocalControlPlane(
+            self.directory / name,
+            zone_name=name,
+            global_address=f"grpcs://127.0.0.1:{self.sync_port}",
+            global_ca=str(self.directory / "global" / "ca.pem"),
+            zone_token_file=str(file),
+            store=f"sqlite:///{self.directory / f'{name}.db'}",
+        )
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    with contextlib.ExitStack() as stack:
+        federation = Federation(tmp_path)
+        stack.push(federation.stack)
+        yield federation
+
+
+def _names(plane: LocalControlPlane) -> dict[str, str]:
+    """The identifiers of all timeouts, by their names here."""
+    items = plane("GET", "/meshtimeouts").json["items"]
+    return {item["name"]: item["kri"] for item in items if "all-default" not in item["name"]}
+
+
+def _checks(plane: LocalControlPlane, name: str) -> list[dict[str, str]]:
+    return [check for check in plane("GET", "/_check").json["checks"] if check["name"] == name]
+
+
+def _is_connected(plane: LocalControlPlane) -> bool:
+    return [check["status"] for check in _checks(plane, "global")] == ["ok"]
+
+
+def _has_mesh(plane: LocalControlPlane) -> bool:
+    return bool(plane("GET", "/meshes/default").status == 200)
+
+
+def test_timeouts_of_three_origins_stand_side_by_side(federation: Federation) -> None:
+    top = federation.top
+    with federation.zone("east") as east, federation.zone("west") as west:
+        for zone in (east, west):
+            until(lambda zone=zone: _has_mesh(zone), "the mesh comes from Global")
+        producer = {
+            "type": "MeshTimeout",
+            "mesh": "default",
+            "name": "slow.shop",
+            "labels": {**OF_ZONE, "k8s.kuma.io/namespace": "shop"},
+            "spec": {
+                "to": [
+                    {"targetRef": {"kind": "MeshService", "name": "web"}, "default": {"idleTimeout": "9s"}}
+                ]
+            },
+        }
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
+        assert west("POST", "/api/v1/namespaces", namespace).status == 201
+        assert top("PUT", f"{URL}/slow", timeout("slow")).status == 201
+        assert east("PUT", f"{URL}/slow", timeout("slow", labels=OF_ZONE)).status == 201
+        assert west("PUT", f"{URL}/slow.shop", producer).status == 201
+        of_global, of_east, of_west = (
+            "kri_mt_default___slow_",
+            "kri_mt_default_east__slow_",
+            "kri_mt_default_west_shop_slow_",
+        )
+        until(lambda: len(_names(top)) == 3, "Global has all three")
+        until(lambda: len(_names(east)) == 3, "east has all three")
+        until(lambda: len(_names(west)) == 2, "west has its own and Global's")
+        assert set(_names(top).values()) == set(_names(east).values()) == {of_global, of_east, of_west}
+        assert set(_names(west).values()) == {of_global, of_west}
+        assert _names(east)["slow"] == of_east
+        for plane in (top, east):
+            for identifier in (of_global, of_east, of_west):
+                assert plane("GET", f"/_kri/{identifier}").json["kri"] == identifier
+        # Wherever an object is seen, it is the same, but for how it is named and when it came.
+        for identifier in (of_global, of_west):
+            seen = [plane("GET", f"/_kri/{identifier}").json for plane in (top, east, west)]
+            assert len({json.dumps(each["spec"], sort_keys=True) for each in seen}) == 1
+            assert len({each["creationTime"] for each in seen}) == 1
+        # A change and a deletion travel too.
+        assert west("DELETE", f"{URL}/slow.shop").status == 200
+        assert top("PUT", f"{URL}/slow", timeout("slow", idle="7s")).status == 200
+        until(lambda: len(_names(east)) == 2, "the deleted one is gone")
+        spec = east("GET", f"/_kri/{of_global}").json["spec"]
+        until(
+            lambda: "7s" in str(east("GET", f"/_kri/{of_global}").json["spec"]),
+            f"the change is there: {spec}",
+        )
+
+
+def test_each_side_refuses_to_write_what_the_other_owns(federation: Federation) -> None:
+    top = federation.top
+    with federation.zone("east") as east:
+        until(lambda: _has_mesh(east), "the mesh comes from Global")
+        refused = east("PUT", "/meshes/mine", {"type": "Mesh", "name": "mine"})
+        assert refused.status == 405
+        assert "Global" in refused.text
+        assert top("PUT", f"{URL}/slow", timeout("slow")).status == 201
+        until(lambda: len(_names(east)) == 1, "the timeout comes from Global")
+        name = next(iter(_names(east)))
+        changed = east("PUT", f"{URL}/{name}", timeout(name, idle="8s", labels=OF_ZONE))
+        assert changed.status == 400
+        assert east("DELETE", f"{URL}/{name}").status == 400
+        assert east("PUT", f"{URL}/mine", timeout("mine", labels=OF_ZONE)).status == 201
+        until(lambda: len(_names(top)) == 2, "the zone's is on Global")
+        theirs = next(name for name in _names(top) if name != "slow")
+        assert top("PUT", f"{URL}/{theirs}", timeout(theirs, idle="8s")).status == 400
+        assert top("DELETE", f"{URL}/{theirs}").status == 400
+
+
+def test_a_zone_works_on_while_global_is_away_and_catches_up(federation: Federation) -> None:
+    top = federation.top
+    with federation.zone("east") as east:
+        until(lambda: _has_mesh(east), "the mesh comes from Global")
+        federation.stack.close()
+        until(lambda: not _is_connected(east), "Global is known to be away")
+        assert east("PUT", f"{URL}/mine", timeout("mine", labels=OF_ZONE)).status == 201
+        assert "works on" in _checks(east, "global")[0]["hint"]
+        with federation.new_global() as top:
+            assert top("PUT", f"{URL}/slow", timeout("slow")).status == 201
+            until(lambda: len(_names(top)) == 2, "the zone's write is on Global")
+            until(lambda: len(_names(east)) == 2, "Global's write is in the zone")
+            assert _is_connected(east)
+
+
+def test_secrets_of_global_stay_there(federation: Federation) -> None:
+    with federation.zone("east") as east:
+        until(lambda: _has_mesh(east), "the mesh comes from Global")
+        until(
+            lambda: "zone-token-signing-public-key-1" in str(east("GET", "/globalsecrets").json),
+            "the key that verifies zone tokens comes",
+        )
+        names = {item["name"]: item["data"] for item in east("GET", "/globalsecrets").json["items"]}
+        theirs = {
+            item["name"]: item["data"] for item in federation.top("GET", "/globalsecrets").json["items"]
+        }
+        assert "zone-token-signing-key-1" not in names
+        for secret in ("user-token-signing-key-1", "admin-user-token"):
+            assert names.get(secret) != theirs[secret]
+
+
+@pytest.mark.expected_errors("not let in")
+def test_a_zone_without_a_good_token_is_not_let_in(federation: Federation) -> None:
+    for token, words in (
+        (_token(federation.top, "west"), "zone from requestor: east is different than in token: west"),
+        (_token(federation.top, "east", ("ingress",)), "out of token's scope"),
+        ("nonsense", "token"),
+    ):
+        with federation.zone("east", token) as east:
+            until(lambda words=words: words in str(_checks(east, "global")), f"it says: {words}")
+            assert east("GET", "/meshes/default").status == 404
+
+
+def test_an_odd_object_is_refused_by_itself_and_shown_on_both_sides(federation: Federation) -> None:
+    top = federation.top
+    with federation.zone("east") as east:
+        until(lambda: _has_mesh(east), "the mesh comes from Global")
+        # A Secret of the zone's own has the name.
+        secret = {"type": "Secret", "mesh": "default", "name": "mine", "data": "eA=="}
+        assert east("PUT", "/meshes/default/secrets/mine", secret).status == 201
+        assert top("PUT", "/meshes/default/secrets/mine", {**secret, "data": "eQ=="}).status == 201
+        assert top("PUT", f"{URL}/slow", timeout("slow")).status == 201
+        until(lambda: len(_names(east)) == 1, "the others are not held up")
+        for plane in (top, east):
+            until(lambda plane=plane: _checks(plane, "sync") != [], "the refusal is shown")
+            assert 'its name "mine" is taken' in str(_checks(plane, "sync"))
+        assert east("DELETE", "/meshes/default/secrets/mine").status == 200
+        assert top("PUT", "/meshes/default/secrets/mine", {**secret, "data": "eg=="}).status == 200
+        until(lambda: _checks(east, "sync") == [], "the next version is taken")
+        assert east("GET", "/meshes/default/secrets/mine").json["data"] == "eg=="
+
+
+def test_a_zone_that_is_switched_off_is_not_seen_by_others(federation: Federation) -> None:
+    top = federation.top
+    with federation.zone("east") as east, federation.zone("west") as west:
+        for zone in (east, west):
+            until(lambda zone=zone: _has_mesh(zone), "the mesh comes from Global")
+        service = {
+            "type": "MeshService",
+            "mesh": "default",
+            "name": "web",
+            "labels": OF_ZONE,
+            "spec": {"selector": {"dataplaneTags": {"app": "web"}}, "ports": [{"port": 80}]},
+        }
+        assert east("PUT", "/meshes/default/meshservices/web", service).status == 201
+
+        def services(plane: LocalControlPlane) -> list[Any]:
+            return list(plane("GET", "/meshservices").json["items"])
+
+        until(lambda: len(services(west)) == 1, "west sees it")
+        assert top("PUT", "/zones/east", {"type": "Zone", "name": "east", "enabled": False}).status == 200
+        until(lambda: services(west) == [], "west does not see it any more")
+        assert len(services(top)) == len(services(east)) == 1
+        assert top("PUT", "/zones/east", {"type": "Zone", "name": "east", "enabled": True}).status == 200
+        until(lambda: len(services(west)) == 1, "west sees it again")
