@@ -13,6 +13,7 @@ from koguma.cli.proxies import refusals
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, SECRET
 from koguma.fleet import retries
 from koguma.fleet.registration import CONNECTED_TO
+from koguma.fleet.sweep import Sweep
 from koguma.model.errors import Forbidden, Invalid, KogumaError, NotFound, Unauthenticated
 from koguma.model.labels import REGISTERED_BY
 from koguma.model.resource import Key, Resource
@@ -233,7 +234,12 @@ def test_what_was_left_behind_by_a_former_run_is_swept_away(tmp_path):
     with LocalControlPlane(tmp_path / "a", store=store) as second:
         assert stored(second, "web-2") is not None
         connect(second, dataplane())
-        second.run(second.plane._proxies.fleet.sweep(0))
+        fleet, times = second.plane._proxies.fleet, iter((0.0, 89.0, 91.0))
+        sweep = Sweep(fleet._registration, fleet.states, lambda: next(times))
+        for _ in range(2):
+            second.run(sweep.round())
+            assert stored(second, "web-2") is not None
+        second.run(sweep.round())
         assert stored(second) is not None
         assert stored(second, "web-2") is None
 

@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from koguma.fleet.registration import CONNECTED_TO
+from koguma.fleet.sweep import Sweep
 from koguma.model.resource import Key
 from koguma.xds.contract import ProxyStatus
 from tests.build import dataplane
@@ -52,14 +54,27 @@ async def synced(connection):
     connection.report(ProxyStatus("synced", revision, revision, acked_versions={"secret": secrets}))
 
 
-def joined(plane, name):
-    connection = connect(plane, dataplane(name), name=name)
-    plane.run(next_offer(connection))
-    plane.run(synced(connection))
-    return connection
+@pytest.fixture
+def joined(pair):
+    """Lets proxies connect; at the end of the test all of them are gone, and what they brought."""
+    connections = []
+
+    def joined(plane, name):
+        connection = connect(plane, dataplane(name), name=name)
+        connections.append((plane, connection))
+        plane.run(next_offer(connection))
+        plane.run(synced(connection))
+        return connection
+
+    yield joined
+    for plane, connection in connections:
+        plane.run(connection.close())
+    for item in pair[0]("GET", "/meshes/default/dataplanes").json["items"]:
+        pair[0]("DELETE", f"/meshes/default/dataplanes/{item['name']}")
+    until(lambda: all(shown(plane) == {} for plane in pair))
 
 
-def test_each_shows_the_proxies_of_both_and_they_follow_what_happens(pair):
+def test_each_shows_the_proxies_of_both_and_they_follow_what_happens(pair, joined):
     first, second = pair
     one, other = joined(first, "web-1"), joined(second, "web-2")
     whole = {"web-1": ("synced", instance(first)), "web-2": ("synced", instance(second))}
@@ -78,7 +93,25 @@ def test_each_shows_the_proxies_of_both_and_they_follow_what_happens(pair):
     until(lambda: shown(first) == {})
 
 
-def test_a_service_counts_the_proxies_of_all_control_planes(pair):
+def test_what_a_proxy_brought_stays_when_it_has_moved_before_that_is_noted(pair, joined, monkeypatch):
+    monkeypatch.setattr("koguma.fleet.fleet.DEREGISTRATION_SECONDS", 1.0)
+    monkeypatch.setattr("koguma.fleet.registration.CLAIM_SECONDS", 60.0)
+    first, second = pair
+    before = joined(first, "web-7")
+    until(lambda: second("GET", "/meshes/default/dataplanes/web-7").status == 200)
+    after = joined(second, "web-7")
+    until(lambda: shown(first)["web-7"][1] == instance(second))
+    first.run(before.close())
+    tasks = first.plane._proxies.fleet._deregistrations
+    assert before.key in tasks
+    until(lambda: before.key not in tasks)
+    stored = second.plane.store.state.named("Dataplane", "default", "web-7")
+    assert stored.annotations[CONNECTED_TO] == instance(first)
+    second.run(after.close())
+    until(lambda: second("GET", "/meshes/default/dataplanes/web-7").status == 404)
+
+
+def test_a_service_counts_the_proxies_of_all_control_planes(pair, joined):
     first, second = pair
     connections = [joined(first, "web-1"), joined(second, "web-2")]
 
@@ -92,11 +125,10 @@ def test_a_service_counts_the_proxies_of_all_control_planes(pair):
     assert counts(first) == both
     second.run(connections[1].close())
     until(lambda: counts(first) and counts(first)["connected"] == 1)
-    first.run(connections[0].close())
 
 
 @pytest.mark.expected_errors("store")
-def test_while_the_database_is_away_the_last_known_states_are_shown_with_a_warning(pair, postgres):
+def test_while_the_database_is_away_the_last_known_states_are_shown_with_a_warning(pair, joined, postgres):
     first, second = pair
     connections = [joined(first, "web-1"), joined(second, "web-2")]
     until(lambda: set(shown(first)) == {"web-1", "web-2"})
@@ -112,7 +144,6 @@ def test_while_the_database_is_away_the_last_known_states_are_shown_with_a_warni
     until(lambda: "warning" not in first("GET", "/_proxies").json)
     second.run(connections[1].close())
     until(lambda: set(shown(first)) == {"web-1"})
-    first.run(connections[0].close())
 
 
 KILLED = """
@@ -141,10 +172,16 @@ def test_the_proxies_of_a_control_plane_that_is_killed_are_disconnected_soon(pai
     assert [each.n_proxies for each in gone] == [1]
     state = states(first).of(KEY._replace(name="web-9"))
     assert state.disconnected_at >= state.connected_at
-    assert first("DELETE", "/meshes/default/dataplanes/web-9").status == 200
+    fleet, times = first.plane._proxies.fleet, iter((0.0, 91.0))
+    sweep = Sweep(fleet._registration, fleet.states, lambda: next(times))
+    first.run(sweep.round())
+    assert first("GET", "/meshes/default/dataplanes/web-9").status == 200, "it may come back"
+    states(first)._mirror.instances[state.instance].is_remembered = False  # as after a minute
+    first.run(sweep.round())
+    assert first("GET", "/meshes/default/dataplanes/web-9").status == 404
 
 
-def test_whoever_decides_about_cas_counts_the_proxies_of_the_other_control_plane(pair):
+def test_whoever_decides_about_cas_counts_the_proxies_of_the_other_control_plane(pair, joined):
     first, second = pair
     mesh = first("GET", "/meshes/default").json
     backends = [{"name": "ca-1", "type": "builtin"}]
@@ -165,5 +202,3 @@ def test_whoever_decides_about_cas_counts_the_proxies_of_the_other_control_plane
     until(lambda: counted(first) == counted(second) == (1, [1], [1]))
     until(lambda: first("GET", service).json["status"]["tls"] == {"status": "Ready"})
     assert first("PUT", "/meshes/default", mesh).status == 200
-    for plane, connection in zip(pair, connections, strict=True):
-        plane.run(connection.close())

@@ -52,7 +52,6 @@ from koguma.runtime.settings import Settings
 from koguma.xds.server import XdsServer
 
 _STOP_SECONDS: Final = 2.0
-_SWEEP_SECONDS: Final = 90.0  # Envoy looks for its control plane every half minute at least
 
 _log = structlog.get_logger("koguma.proxies")
 
@@ -133,9 +132,7 @@ class ProxyServices:
         self._run("proxies", self.fleet.rounds.run)
         self._run("quarantine", self.fleet.quarantine.run)
         self._prove(str(binary))
-        if not self._settings.store_url.startswith("postgres"):
-            fleet = self.fleet
-            self._run("sweep of proxies", lambda: fleet.sweep(_SWEEP_SECONDS), may_end=True)
+        self._run("sweep of proxies", self.fleet.sweep.run)
         await peer_key.ensure(self._context.store)
         self.views = EnvoyViews(
             self.fleet.roster, self._channels, self._context.background, self._new_peers(identity)

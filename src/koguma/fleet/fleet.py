@@ -26,6 +26,7 @@ from koguma.fleet.registration import RETRY_SECONDS, Registration, document
 from koguma.fleet.roster import Roster
 from koguma.fleet.rounds import PushRounds
 from koguma.fleet.shared_states import SharedStates
+from koguma.fleet.sweep import Sweep
 from koguma.identity import proxy_types
 from koguma.identity.proxy_types import ProxyType
 from koguma.model.errors import BadRequest, Conflict, KogumaError, NotFound, Unavailable
@@ -62,7 +63,7 @@ class Fleet:
         self.roster = Roster()
         self._certificates = certificates
         self._on_change = on_change  # of who is connected or has a certificate, in a mesh
-        self._registration = Registration(context, gate)
+        self._registration = Registration(context, gate, states)
         self._offers = Offers(self.roster, self.quarantine, certificates, encoder)
         self.rounds = PushRounds(
             context,
@@ -78,6 +79,7 @@ class Fleet:
         self.states = states
         states.subscribe(self._others_changed)
         states.attach(self._local, lambda: self.roster.connected, lambda: self.rounds.revision)
+        self.sweep = Sweep(self._registration, states)
         self._deregistrations: dict[Key, asyncio.Task[None]] = {}
         self._readiness_writes: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -178,16 +180,6 @@ class Fleet:
         self._stopping = True
         for task in (*self._deregistrations.values(), *self._readiness_writes):
             task.cancel()
-
-    async def sweep(self, delay_seconds: float) -> None:
-        """Remove what proxies registered before this control plane started, unless they reconnect in time.
-
-        Only for a control plane that is alone on its store: of another one's proxies it knows nothing.
-        """
-        await asyncio.sleep(delay_seconds)
-        for resource in self._registration.left_behind():
-            if resource.key not in self.roster:
-                await self._registration.remove(resource)
 
     # What they acknowledge and reject.
 

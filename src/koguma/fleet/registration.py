@@ -1,7 +1,8 @@
 """Registration: a proxy that brings its own Dataplane, or ZoneEgress, has it stored while it is connected.
 
 Which control plane a proxy is connected to is noted on the object, so that only that one takes it away
-again when the proxy has gone: a proxy that moved to another control plane stays.
+again when the proxy has gone. A proxy that moved to another control plane stays, also while that is not noted
+yet: their states say where it is.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from koguma.core.admission import FieldValidation, is_stored
 from koguma.core.build.network import ready_mark
 from koguma.fleet import bootstrap_request
 from koguma.fleet.gate import PROXY, ProxyClaims, ProxyGate, is_registered
+from koguma.fleet.shared_states import SharedStates
 from koguma.identity import proxy_types
 from koguma.model import documents, forms, labels
 from koguma.model.errors import BadRequest, Invalid, Unavailable
@@ -81,9 +83,10 @@ class RegistrationPlan(NamedTuple):
 class Registration:
     """Stores and removes the objects of proxies that bring their own."""
 
-    def __init__(self, context: Context, gate: ProxyGate) -> None:
+    def __init__(self, context: Context, gate: ProxyGate, states: SharedStates) -> None:
         self._context = context
         self._gate = gate
+        self._states = states
         self._claims: dict[Key, str] = {}  # the instance that each was connected to before; not written yet
         self._claiming: asyncio.Task[None] | None = None
         self._n_claims = 0  # so far
@@ -201,23 +204,23 @@ class Registration:
         await asyncio.sleep(delay_seconds)
         while True:
             try:
-                return await self.remove(resource)
+                if self._states.is_known:
+                    return await self.remove(resource)
             except Unavailable as error:
                 log_unavailable(
                     _log, "a proxy's removal waits for the store", error, proxy=resource.core_name
                 )
-                await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
 
-    def left_behind(self) -> list[Resource]:
-        """Objects that proxies registered with other control planes."""
-        here = self._context.about.instance_id
+    def registered(self) -> list[Resource]:
+        """All objects that proxies brought."""
         stored = (each for kind in proxy_types.BY_KIND for each in self._context.state.listed(kind))
-        return [each for each in stored if is_registered(each) and each.annotations.get(CONNECTED_TO) != here]
+        return [each for each in stored if is_registered(each)]
 
     async def remove(self, resource: Resource) -> None:
         """Remove what a proxy registered, unless it has connected to another control plane since."""
         now = self._context.state.get(resource.key)
-        if now is None or not is_registered(now):
+        if now is None or not is_registered(now) or self._states.is_elsewhere(now.key):
             return
         owner = self._claims.get(now.key, resource.annotations.get(CONNECTED_TO))
         if now.annotations.get(CONNECTED_TO) != owner:

@@ -97,6 +97,19 @@ class SharedStates:
         """Whether the proxies of other control planes are known: the store answered when last asked."""
         return self._mirror.is_known
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other control plane can use the store now."""
+        return not self._context.store.log.shared
+
+    def is_elsewhere(self, key: Key) -> bool:
+        """Whether a proxy is connected to another control plane, or was to one that is gone for a moment."""
+        here = self._context.about.instance_id
+        state = self.of(key)
+        if state is None or state.instance == here:
+            return False
+        return state.is_connected or self._mirror.was_lost(key)
+
     def of(self, key: Key) -> ProxyState | None:
         """The state of a proxy; None where no control plane has seen it."""
         local = self._local.of(key) if self._local is not None else None

@@ -199,6 +199,11 @@ class StateMirror:
                     state for key, state in other.states.items() if state.is_connected and key not in living
                 )
 
+    def was_lost(self, key: Key) -> bool:
+        """Whether a proxy was connected to a control plane that is gone for a moment."""
+        lost = (each for each in self.instances.values() if each.is_gone and each.is_remembered)
+        return any(key in each.states and each.states[key].is_connected for each in lost)
+
     def keys(self) -> set[Key]:
         """All proxies that other control planes have, or had."""
         return {key for other in self.instances.values() for key in other.states}
