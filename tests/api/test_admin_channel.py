@@ -59,6 +59,7 @@ class Agent:
             aiohttp.ClientSession() as session,
             session.ws_connect(url, params=self._query, headers=self._headers, ssl=tls) as channel,
         ):
+            assert admin_channel.read_greeting(await channel.receive_str()).spread_seconds < 1
             yield channel
 
 

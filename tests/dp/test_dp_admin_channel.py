@@ -45,6 +45,7 @@ class Plane:
         self.refused = asyncio.Event()
         self.stopping = asyncio.Event()
         self.status = 101
+        self.greeting = '{"spread_seconds": 0.1}'
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self.requests.append(request)
@@ -53,6 +54,7 @@ class Plane:
             return web.Response(status=self.status)
         channel = web.WebSocketResponse(max_msg_size=admin_channel.MESSAGE_BYTES_MAX)
         await channel.prepare(request)
+        await channel.send_str(self.greeting)
         self.opened.put_nowait(channel)
         await self.stopping.wait()
         return channel
@@ -202,6 +204,28 @@ def test_it_answers_no_more_requests_at_once_than_it_should(tmp_path):
                 await channel.send_str(json.dumps(asking("/stats", number)))
             await asyncio.wait_for(plane.opened.get(), 10)  # the first one was closed
             assert len(envoy.asked) <= 100
+
+    asyncio.run(talk())
+
+
+def test_agents_of_a_large_fleet_come_back_over_a_longer_time():
+    greetings = [admin_channel.greeting(number) for number in (0, 10, 1000, 10_000, 10**9)]
+    assert [each.spread_seconds for each in greetings] == [0, 0.1, 10, 100, 120]
+    for text, seconds in (("1e9", 120), ("-5", 0), ("3", 3)):
+        assert admin_channel.read_greeting(f'{{"spread_seconds": {text}}}').spread_seconds == seconds
+    for text in ("", "[]", "NaN", '{"number": 1, "path": "/stats"}', '{"spread_seconds": null}'):
+        with pytest.raises(admin_channel.BadChannelMessage):
+            admin_channel.read_greeting(text)
+
+
+def test_a_control_plane_that_does_not_greet_is_left(tmp_path):
+    async def talk():
+        async with running(tmp_path) as (envoy, plane, _task):
+            plane.greeting = json.dumps(asking("/stats"))
+            await plane.opened.get()
+            await (await plane.opened.get()).close()
+            await asyncio.wait_for(plane.opened.get(), 10)
+            assert envoy.asked == []
 
     asyncio.run(talk())
 

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from koguma.application import admission_review
 from koguma.dp import dns_message
-from koguma.envoy import schema
+from koguma.envoy import admin_channel, admin_pages, masking, schema
 from koguma.envoy.snapshot import TYPE_URLS
 from koguma.kube import protobuf, protobuf_writer, selectors
 from koguma.main import all_kinds
@@ -154,6 +154,24 @@ def dns(data: bytes) -> None:
     assert dns_message.is_response(reply, data)
 
 
+def admin_channel_messages(data: bytes) -> None:
+    """What comes over the channel of an agent: frames, greetings, requests; and a page without secrets."""
+    text = data.decode("utf-8", "replace")
+    for read in (admin_channel.read_request, admin_channel.read_greeting):
+        with contextlib.suppress(admin_channel.BadChannelMessage):
+            read(text)
+    with contextlib.suppress(admin_channel.BadChannelMessage):
+        frame = admin_channel.read_frame(data)
+        assert admin_channel.encoded(frame) == data
+    with contextlib.suppress(admin_pages.UnknownPage):
+        path = admin_pages.checked(text)
+        assert admin_pages.checked(path) == path
+        assert set(path) <= set(map(chr, range(33, 127)))
+    with contextlib.suppress(masking.NotJson):
+        once = masking.masked_json(data)
+        assert masking.masked_json(once) == once
+
+
 def label_selectors(data: bytes) -> None:
     """A label or field selector of a list."""
     text = data.decode("utf-8", "replace")
@@ -236,6 +254,15 @@ TARGETS: Final[Mapping[str, Target]] = {
         (
             b'[{"op": "copy", "from": "/spec", "path": "/spec/to/0"}, {"op": "remove", "path": "/labels/a"}]',
             b'{"spec": {"to": null}}',
+        ),
+    ),
+    "admin_channel": Target(
+        admin_channel_messages,
+        (
+            b'{"number": 1, "path": "/stats?usedonly&filter=a.b"}',
+            b"\0\0\0\1\1page",
+            b"/config_dump?include_eds&resource=dynamic_listeners",
+            b'{"private_key": {"inline_string": "-----BEGIN PRIVATE KEY-----"}, "key": "authorization"}',
         ),
     ),
     "webhooks": Target(webhook_answers, (_REVIEW,)),

@@ -4,9 +4,10 @@ Nothing is upgraded before the sender's token was found to be for the proxy that
 object to be stored. What then comes over the channel belongs to that proxy.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
+import msgspec
 import structlog
 from aiohttp import WSCloseCode, WSMsgType, web
 
@@ -32,10 +33,14 @@ _log = structlog.get_logger("koguma.proxies")
 class AdminChannelServer:
     """Handler of `GET /admin-channel`."""
 
-    def __init__(self, context: Context, gate: ProxyGate, channels: AdminChannels) -> None:
+    def __init__(
+        self, context: Context, gate: ProxyGate, channels: AdminChannels, n_proxies: Callable[[], int]
+    ) -> None:
+        """`n_proxies` counts those of the whole fleet."""
         self._context = context
         self._gate = gate
         self._channels = channels
+        self._n_proxies = n_proxies
 
     async def serve(self, call: Call) -> web.StreamResponse:
         """Hold a channel, until either side ends it."""
@@ -51,6 +56,8 @@ class AdminChannelServer:
         if not socket.can_prepare(call.request).ok:
             raise BadRequest(f"{admin_channel.PATH} is for WebSockets; agents of proxies open it")
         await socket.prepare(call.request)
+        greeting = admin_channel.greeting(self._n_proxies())
+        await socket.send_str(msgspec.json.encode(greeting).decode())
 
         async def close(reason: str) -> None:
             text = reason.encode()[:_REASON_BYTES_MAX]

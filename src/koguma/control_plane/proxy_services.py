@@ -184,7 +184,9 @@ class ProxyServices:
         """What else the port for proxies serves: agents' channels, and other control planes."""
         instance = self._context.about.instance_id
         return {
-            admin_channel.PATH: AdminChannelServer(self._context, self._gate, self._channels).serve,
+            admin_channel.PATH: AdminChannelServer(
+                self._context, self._gate, self._channels, lambda: len(self.states.connected_keys)
+            ).serve,
             peers.PATH: PeerServer(views, instance, self._peer_key, self._clock).page,
         }
 
@@ -268,6 +270,8 @@ class ProxyServices:
         """Figures for the metrics page."""
         counts = self.fleet.n_by_state() if self.fleet else {}
         yield "koguma_proxies", "Proxies that are connected here.", "gauge", sum(counts.values())
+        text = "Proxies whose Envoys can be asked for their pages here."
+        yield "koguma_admin_channels", text, "gauge", len(self._channels)
         behind = counts.get("behind", 0) + counts.get("connecting", 0)
         yield "koguma_proxies_behind", "Proxies that have not acknowledged everything.", "gauge", behind
         refusing = counts.get("nack", 0)

@@ -31,7 +31,7 @@ from koguma.envoy.admin_pages import UnknownPage
 from koguma.envoy.masking import NotJson
 
 _RETRY_SECONDS: Final = (0.5, 30.0)
-_FIRST_SECONDS: Final = 0.5
+_FIRST_SECONDS: Final = 1.0
 _REFUSED_SECONDS: Final = 60.0
 _STEADY_SECONDS: Final = 30.0  # the backoff is reset after a channel that lasted this long
 _NOT_FOUND: Final = 404
@@ -57,11 +57,12 @@ class AdminChannelClient:
         self._mask_tokens = mask_tokens
         self._turn = asyncio.Lock()  # one page at a time, since it is held in memory as a whole
         self._logged = ""
+        self._spread_seconds = 0.0  # over which the agents of the fleet come back
 
     async def run(self, admin: Path, registered: asyncio.Event) -> None:
         """Keep a channel open, until cancelled; begins when the control plane knows the proxy."""
         await registered.wait()
-        await asyncio.sleep(_FIRST_SECONDS)  # Envoy connects first, which registers the proxy
+        await asyncio.sleep(self._jittered(_FIRST_SECONDS))  # Envoy connects first, which registers the proxy
         pauses = bootstrap.delays(*_RETRY_SECONDS)
         while True:
             begun_at, pause_min = time.monotonic(), 0.0
@@ -80,8 +81,11 @@ class AdminChannelClient:
                 pauses = bootstrap.delays(*_RETRY_SECONDS)
                 self._logged = ""
             self._log(reason)
-            # With jitter: when a control plane ends, not all of its proxies come back at the same moment.
-            await asyncio.sleep(max(pause_min, next(pauses)) * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            await asyncio.sleep(self._jittered(max(pause_min, next(pauses))))
+
+    def _jittered(self, pause: float) -> float:
+        """A pause after which to try again: when a control plane ends, its proxies come back one by one."""
+        return max(pause * random.uniform(0.5, 1.0), random.uniform(0.0, self._spread_seconds))  # noqa: S311 - no secret
 
     def _log(self, reason: str) -> None:
         """Log why there is no channel, once for each reason."""
@@ -91,9 +95,11 @@ class AdminChannelClient:
 
     async def _serve(self, admin: Path) -> None:
         async with self._plane.open_channel(admin_channel.PATH, self._proxy, _OPTIONS) as channel:
-            _log.debug("channel to the control plane opened")
             answers: set[asyncio.Task[None]] = set()
             try:
+                greeting = admin_channel.read_greeting(str((await channel.receive()).data))
+                self._spread_seconds = greeting.spread_seconds
+                _log.debug("channel to the control plane opened")
                 async for message in channel:
                     if (
                         message.type is not aiohttp.WSMsgType.TEXT
@@ -105,7 +111,7 @@ class AdminChannelClient:
                     answers.add(answer)
                     answer.add_done_callback(answers.discard)
             except BadChannelMessage as error:
-                _log.warning("the control plane sent what is no request", why=str(error))
+                _log.warning("the control plane sent what is no message of a channel", why=str(error))
             finally:
                 for answer in answers:
                     answer.cancel()

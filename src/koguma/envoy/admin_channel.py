@@ -1,8 +1,8 @@
 """The admin channel's messages: what a control plane asks an agent for, and the answer in frames.
 
-The agent of a proxy holds a WebSocket to a control plane. A request is a text message (JSON). An answer is
-any number of binary messages, each with the number of its request, one byte that says what it is, and a chunk
-of the answer. Several answers may be under way at once.
+The agent of a proxy holds a WebSocket to a control plane, which greets it first. A request is a text message
+(JSON). An answer is any number of binary messages, each with the number of its request, one byte that says
+what it is, and a chunk of the answer. Several answers may be under way at once.
 """
 
 import enum
@@ -17,11 +17,36 @@ FEATURE: Final = "feature-admin-channel"  # of an agent that opens one
 CHUNK_BYTES: Final = 64 * 1024
 REQUESTS_MAX: Final = 4  # that a control plane has under way on one channel
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
-PING_SECONDS: Final = 30.0
+PING_SECONDS: Final = 60.0
 MESSAGE_BYTES_MAX: Final = CHUNK_BYTES + 1024
 
 _NUMBER_BYTES: Final = 4
+_OPENED_PER_SECOND: Final = 100  # channels, when those of a whole fleet are opened again
+_SPREAD_SECONDS_MAX: Final = 120.0
 _HEADER_BYTES: Final = _NUMBER_BYTES + 1
+
+
+class Greeting(msgspec.Struct, frozen=True):
+    """What a control plane says first: over how long agents spread their return after it has ended.
+
+    Opening a channel costs it 2 ms, and that of a whole fleet must not delay the streams that move to it.
+    """
+
+    spread_seconds: float
+
+
+def greeting(n_proxies: int) -> Greeting:
+    """The greeting of a control plane whose fleet has so many proxies."""
+    return Greeting(min(n_proxies / _OPENED_PER_SECOND, _SPREAD_SECONDS_MAX))
+
+
+def read_greeting(message: str) -> Greeting:
+    """The greeting in a message; BadChannelMessage where it is none."""
+    try:
+        greeted = msgspec.json.decode(message, type=Greeting)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise BadChannelMessage("it is no greeting") from error
+    return Greeting(min(max(greeted.spread_seconds, 0.0), _SPREAD_SECONDS_MAX))
 
 
 class PageRequest(msgspec.Struct, frozen=True):
