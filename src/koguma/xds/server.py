@@ -5,7 +5,7 @@ send when. So nothing here waits for a compile, and a session knows nothing of g
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -164,12 +164,7 @@ class XdsServer:
         ]
         pause = min(1 / self._limits.ends_a_second, ENDING_SECONDS_MAX / max(len(streams), 1))
         last = grace + pause * len(streams)
-        stopping = [asyncio.ensure_future(server.stop(last)) for server in self._servers]
-        for number, stream in enumerate(streams, 1):
-            stream.end(grpc.StatusCode.UNAVAILABLE, STOPPING)
-            if number % _ENDS_AT_ONCE == 0:
-                await asyncio.sleep(pause * _ENDS_AT_ONCE)
-        await asyncio.gather(*stopping)
+        await asyncio.gather(_end_all(streams, pause), *(server.stop(last) for server in self._servers))
 
     def _grpc_server(self) -> grpc.aio.Server:
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
@@ -296,6 +291,13 @@ class XdsServer:
             raise Unavailable(STOPPING)
         session = HdsSession(self._encode_checks)
         return HdsStream(context, self._hds_decoder, session, connection, request)
+
+
+async def _end_all(streams: Sequence[XdsStream[Any, Any] | HdsStream], pause: float) -> None:
+    for number, stream in enumerate(streams, 1):
+        stream.end(grpc.StatusCode.UNAVAILABLE, STOPPING)
+        if number % _ENDS_AT_ONCE == 0:
+            await asyncio.sleep(pause * _ENDS_AT_ONCE)
 
 
 def _delta_variant(schema: Schema, drain_seconds: float) -> XdsVariant[Any, Any]:
