@@ -6,8 +6,10 @@ import signal
 
 import pytest
 
+from koguma import __version__
 from tests.build import allow_all, timeout
-from tests.live_mesh import steady_traffic
+from tests.live_mesh import LiveMesh, steady_traffic
+from tests.other_release import other_release
 from tests.paired_planes import PairedPlanes
 from tests.waiting import until
 
@@ -63,16 +65,43 @@ def dataplanes(plane):
     return {each["name"] for each in plane.request("GET", "/meshes/default/dataplanes").json["items"]}
 
 
-def test_a_control_plane_that_comes_later_gets_its_share(pair):
-    """After the test above all proxies are at one of the two, as they would be for ever."""
+def test_a_rolling_upgrade_fails_no_request_and_each_gets_its_share(pair, tmp_path):
+    """One release ahead beside this one, then alone, then one behind; the last to start has no proxies."""
     first, second = pair.planes
     web = pair.sidecars[1]
-    for plane in pair.planes:
-        plane.settings["proxy_stay"] = "1s"
+    ahead = other_release(tmp_path, "0.2.0", adds="later")
     with steady_traffic(web.outbounds["backend"], pause=0.01) as counts:
-        for plane in pair.planes:
-            pair.end(plane, signal.SIGTERM)
-            pair.begin(plane, signal.SIGTERM)
+        for plane in (first, second):
+            restart(pair, plane, ahead, "0.2.0")
+            for other in pair.planes:
+                name = f"by-{other.api}"
+                assert (
+                    other.request("PUT", f"/meshes/default/meshtimeouts/{name}", timeout(name)).status < 300
+                )
+            settle(pair)
+        first.settings["proxy_stay"] = second.settings["proxy_stay"] = "1s"
+        restart(pair, second, ahead, "0.2.0")
+        restart(pair, first, {"PYTHONPATH": ""}, __version__)
         until(lambda: [len(pair.connected(plane)) for plane in pair.planes] == [1, 1], "each has one")
     assert set(counts) == {"200"}, counts
     assert pair.connected(first) | pair.connected(second) == {"backend-1", "web-1"}
+
+
+def restart(pair, plane, environment, version):
+    pair.end(plane, signal.SIGTERM)
+    plane.environment |= environment
+    pair.begin(plane, signal.SIGTERM)
+    assert plane.request("GET", "/").json["version"].endswith(f"koguma-{version}")
+
+
+def test_a_release_that_is_too_old_for_a_store_says_which_one_it_needs(tmp_path):
+    newer = LiveMesh(tmp_path / "cp")
+    newer.environment |= other_release(tmp_path / "newer", "0.9.0", store_format=2)
+    with newer:
+        assert newer.request("GET", "/").json["version"].endswith("koguma-0.9.0")
+    newer.environment["PYTHONPATH"] = ""
+    older = newer.koguma("cp", "run", check=False)
+    assert older.returncode == 1
+    needed = "koguma.db has store format 2, which Koguma 0.9.0 and later can read; this is Koguma"
+    assert needed in older.stderr
+    assert "start 0.9.0 or a later one" in older.stderr
