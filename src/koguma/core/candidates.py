@@ -23,7 +23,7 @@ from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
 
-class Word(NamedTuple):
+class ProxyWord(NamedTuple):
     """What a proxy must have: a label or tag with a value, or a name. `what` says which of these."""
 
     what: str  # label, tag, name, gateway; or one of those below
@@ -31,7 +31,7 @@ class Word(NamedTuple):
     value: str = ""
 
 
-EVERY: Final = Word("every proxy")
+EVERY: Final = ProxyWord("every proxy")
 _UNKNOWN_OF: Final = "unknown"  # with the kind as its name
 
 _FIELDS: Final = {"kind", "name", "namespace", "labels", "tags", "sectionName", "proxyTypes", "mesh"}
@@ -39,7 +39,7 @@ _NO_POLICIES: Final = {"Dataplane", "Mesh", "Secret", *world.DESTINATION_KINDS}
 _OWN_DOMAINS: Final = ("kuma.io", "k8s.kuma.io")
 
 
-class Written(msgspec.Struct, frozen=True):
+class WrittenTarget(msgspec.Struct, frozen=True):
     """What a targetRef requires of a proxy, as far as it can be read without its kind."""
 
     is_known: bool = True
@@ -49,10 +49,10 @@ class Written(msgspec.Struct, frozen=True):
     tags: Pairs = ()
 
 
-_UNKNOWN: Final = Written(is_known=False)
+_UNKNOWN: Final = WrittenTarget(is_known=False)
 
 
-def written(spec: Json) -> Written:
+def written(spec: Json) -> WrittenTarget:
     """What the top-level targetRef of a spec requires of a proxy. Any JSON may stand there."""
     ref = spec.get("targetRef") if isinstance(spec, Mapping) else None
     if not isinstance(ref, Mapping) or not ref.keys() <= _FIELDS:
@@ -63,15 +63,15 @@ def written(spec: Json) -> Written:
         return _UNKNOWN
     match kind:
         case "Mesh":
-            return Written()
+            return WrittenTarget()
         case "MeshSubset":
-            return Written(tags=own_tags)
+            return WrittenTarget(tags=own_tags)
         case "MeshService" | "MeshServiceSubset" if not own_labels:
-            return Written(tags=world.pairs({tags.SERVICE: name, **dict(own_tags)}))
+            return WrittenTarget(tags=world.pairs({tags.SERVICE: name, **dict(own_tags)}))
         case "Dataplane" | "MeshService":
-            return Written(name=name, labels=own_labels)
+            return WrittenTarget(name=name, labels=own_labels)
         case "MeshGateway":
-            return Written(gateway=name, tags=own_tags)
+            return WrittenTarget(gateway=name, tags=own_tags)
         case _:
             return _UNKNOWN
 
@@ -87,34 +87,34 @@ def _pairs(mapping: Json) -> Pairs | None:
     return world.pairs(mapping)
 
 
-def word(of: Written) -> Word:
+def word(of: WrittenTarget) -> ProxyWord:
     """The word under which a policy is found: the one that fewest proxies have, as far as one can guess."""
     if of.gateway:
-        return Word("gateway", of.gateway)
+        return ProxyWord("gateway", of.gateway)
     if of.name:
-        return Word("name", of.name)
+        return ProxyWord("name", of.name)
     words = [
         *(_label(name, value) for name, value in of.labels),
-        *(Word("tag", name, value) for name, value in of.tags if value != tags.ANY),
+        *(ProxyWord("tag", name, value) for name, value in of.tags if value != tags.ANY),
     ]
     return min(words, key=_breadth, default=EVERY)
 
 
-def _label(name: str, value: str) -> Word:
-    return Word("name", value) if name == labels.DISPLAY_NAME else Word("label", name, value)
+def _label(name: str, value: str) -> ProxyWord:
+    return ProxyWord("name", value) if name == labels.DISPLAY_NAME else ProxyWord("label", name, value)
 
 
-def _breadth(each: Word) -> tuple[int, Word]:
+def _breadth(each: ProxyWord) -> tuple[int, ProxyWord]:
     """Names and services say most; zones, namespaces and the like are shared by many proxies."""
     if each.what == "name" or each.name == tags.SERVICE:
         return 0, each
     return 2 if each.name.partition("/")[0] in _OWN_DOMAINS else 1, each
 
 
-def _by_word(key: Key, resource: Resource) -> Iterator[tuple[str, Word]]:
+def _by_word(key: Key, resource: Resource) -> Iterator[tuple[str, ProxyWord]]:
     if key.kind not in _NO_POLICIES:
         read = written(resource.spec)
-        yield key.mesh, word(read) if read.is_known else Word(_UNKNOWN_OF, key.kind)
+        yield key.mesh, word(read) if read.is_known else ProxyWord(_UNKNOWN_OF, key.kind)
 
 
 BY_WORD: Final = Index(world.RESOURCES, _by_word)  # by mesh and word; also objects that are no policies
@@ -122,7 +122,7 @@ BY_WORD: Final = Index(world.RESOURCES, _by_word)  # by mesh and word; also obje
 
 def of_unknown_word(db: Db, mesh: str, kinds: Iterable[str]) -> Iterator[Key]:
     """The policies of these kinds that may select any proxy, or read anything of it."""
-    return (key for kind in kinds for key in BY_WORD.keys(db, (mesh, Word(_UNKNOWN_OF, kind))))
+    return (key for kind in kinds for key in BY_WORD.keys(db, (mesh, ProxyWord(_UNKNOWN_OF, kind))))
 
 
 def _mentions(key: Key, resource: Resource) -> Iterator[tuple[str, str, str]]:

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from koguma.core import candidates, world
-from koguma.core.candidates import Word
+from koguma.core.candidates import ProxyWord
 from koguma.core.incremental import Db, question
 from koguma.core.role import PolicyRole
 from koguma.core.world import Pairs, Proxy, pairs
@@ -356,17 +356,17 @@ def matched_by_kind(db: Db, traits: Traits) -> Mapping[str, tuple[Matched, ...]]
 _POLICY: Final = attrgetter("policy")
 
 
-def _words(traits: Traits) -> Iterator[Word]:
+def _words(traits: Traits) -> Iterator[ProxyWord]:
     """The words under which a policy stands that may select proxies with these traits."""
     yield candidates.EVERY
     if traits.name:
-        yield Word("name", traits.name)
-    yield from (Word("label", name, value) for name, value in traits.labels)
+        yield ProxyWord("name", traits.name)
+    yield from (ProxyWord("label", name, value) for name, value in traits.labels)
     all_tags = {pair for own in (traits.gateway_tags, *(own for _, own in traits.inbounds)) for pair in own}
-    yield from (Word("tag", name, value) for name, value in sorted(all_tags))
+    yield from (ProxyWord("tag", name, value) for name, value in sorted(all_tags))
     if traits.gateway is not None:
         names = {traits.gateway.name, derived.display_name(traits.gateway)}
-        yield from (Word("gateway", name) for name in sorted(names))
+        yield from (ProxyWord("gateway", name) for name in sorted(names))
 
 
 def selected(selector: Selector, traits: Traits) -> Iterable[str] | None:

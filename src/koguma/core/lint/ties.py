@@ -130,9 +130,10 @@ def _near(db: Db, policy: Key, subject: TieSubject) -> list[ItemId] | None:
     near: dict[Key, None] = {}
     if every:
         for number in sorted(selection.selected(db, policy)):
-            near |= dict.fromkeys(each.policy for each in match.matched(db, policy.kind, every[number]))
-            if len(near) > _MANY:
+            matched = match.matched(db, policy.kind, every[number])
+            if len(near) + len(matched) > _MANY:
                 return None
+            near |= dict.fromkeys(each.policy for each in matched)
     else:
         for each in selection.alike(db, policy):
             near[each] = None
