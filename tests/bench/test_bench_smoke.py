@@ -20,6 +20,9 @@ PARTS = {
         ("GET, 32 connections", "requests/s"),
         ("GET, 32 connections", "p99 ms"),
     },
+    "policies": {
+        (f"{what}, 150 policies", "CPU ms") for what in ("edited", "new, then deleted", "new, as a dry run")
+    },
     "gateway": {
         ("the message, by its virtual host", "bytes"),
         ("the message, by all routes", "bytes"),
@@ -72,4 +75,4 @@ def test_a_part_that_does_not_exist_is_refused_with_those_that_do():
     command = [sys.executable, "-m", "bench", "stor"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "store, api, lists, watches, kube, gateway, latency, startup" in done.stderr
+    assert "store, api, policies, lists, watches, kube, gateway, latency, startup" in done.stderr

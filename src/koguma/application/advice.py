@@ -61,7 +61,7 @@ async def _asked(context: Context, dry_run: DryRunChanges, ask: Callable[[Db], T
     live = await context.database()
     if dry_run is None:
         return ask(live)
-    return await context.trials.ask(live, list(context.state.all()), dry_run, ask)
+    return await context.trials.ask(live, context.store, dry_run, ask)
 
 
 def _problem_texts(db: Db, key: Key, written: Collection[Key]) -> Iterator[str]:

@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from koguma.core import pipeline
 from koguma.core.incremental import Db
 from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import Gone
 from koguma.model.kind import Kinds
+from koguma.model.resource import Key, Resource
 from koguma.store.contract import Change, Op
 from koguma.store.store import Store
 
@@ -22,6 +23,28 @@ MEMOS_MAX: Final = 500_000
 CHANGES_MAX: Final = 200  # each may leave large answers behind, such as all routes of a gateway as they were
 
 R = TypeVar("R")
+
+
+class ObjectChanges(NamedTuple):
+    """What an engine takes of some changes of a store: objects that were written, and keys of those gone."""
+
+    written: tuple[Resource, ...]
+    gone: tuple[Key, ...]
+
+    @classmethod
+    def of(cls, changes: Sequence[Change]) -> "ObjectChanges":
+        """The last change of each object; one that cannot be read is gone."""
+        last = {change.resource.key: change for change in changes}
+        is_gone = {key: change.op is Op.DELETE or bool(change.error) for key, change in last.items()}
+        written = tuple(change.resource for key, change in last.items() if not is_gone[key])
+        return cls(written, tuple(key for key in last if is_gone[key]))
+
+    def reverted(self, stored: Callable[[Key], Resource | None]) -> "ObjectChanges":
+        """The changes that bring back what is stored."""
+        keys = (*(resource.key for resource in self.written), *self.gone)
+        before = {key: stored(key) for key in keys}
+        written = tuple(resource for resource in before.values() if resource is not None)
+        return ObjectChanges(written, tuple(key for key, resource in before.items() if resource is None))
 
 
 class LiveEngine:
@@ -76,11 +99,9 @@ class LiveEngine:
         self._db = pipeline.load(self._kinds, self._control_plane, state.all())
 
     def _take(self, changes: Sequence[Change]) -> None:
-        last = {change.resource.key: change for change in changes}
-        written = [c.resource for c in last.values() if c.op is not Op.DELETE and not c.error]
-        gone = [key for key, c in last.items() if c.op is Op.DELETE or c.error]
-        pipeline.take(self._db, written, gone)
-        self._n_taken += len(last)
+        taken = ObjectChanges.of(changes)
+        pipeline.take(self._db, *taken)
+        self._n_taken += len(taken.written) + len(taken.gone)
         if self._n_taken > CHANGES_MAX or self._db.n_memos > MEMOS_MAX:
             self._db.collect()  # drops answers that are no longer in use; they are computed again on demand
             self._n_taken = 0

@@ -1,27 +1,34 @@
 """Trial engine: computes what problems a dry run would cause.
 
 It is a second engine, so that a dry run touches nothing that serves proxies. It is loaded at the first dry
-run and brought up to date at each one: the changes are applied, the question is answered, and the changes are
-reverted. After a while without dry runs it is unloaded.
+run and then follows the store: at each one it gets what has changed since, the dry run's changes are applied,
+the question is answered, and the changes are reverted. After a while without dry runs it is unloaded.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
+from koguma.application.live_engine import ObjectChanges
 from koguma.core import pipeline, world
 from koguma.core.incremental import Db
-from koguma.model.control_plane_info import ControlPlaneInfo
+from koguma.model.errors import Gone
 from koguma.model.kind import Kinds
-from koguma.model.resource import Key, Resource
-from koguma.store.contract import Change, Op
+from koguma.store.contract import Change
+from koguma.store.store import Store
+from koguma.store.watch import Watch
 
 T = TypeVar("T")
 
 IDLE_SECONDS_MAX: Final = 120.0  # after the last dry run
 _MEMOS_MAX: Final = 200_000
 
-Objects = Mapping[Key, Resource]
+
+class _Follower(NamedTuple):
+    """An engine, and up to where it has followed the store."""
+
+    db: Db
+    watch: Watch
 
 
 class TrialEngine:
@@ -29,50 +36,41 @@ class TrialEngine:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._db: Db | None = None
-        self._loaded: Objects = {}
+        self._follower: _Follower | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
 
-    async def ask(
-        self, live: Db, stored: Sequence[Resource], changes: Sequence[Change], ask: Callable[[Db], T]
-    ) -> T:
+    async def ask(self, live: Db, store: Store, changes: Sequence[Change], ask: Callable[[Db], T]) -> T:
         """The answer of `ask` with these changes applied; kinds and control plane are those of `live`."""
         kinds, control_plane = Kinds(kind for _, kind in world.KINDS.items(live)), world.control_plane(live)
-        objects = {resource.key: resource for resource in stored}
+        tried = ObjectChanges.of(changes)
         async with self._lock:
-            # In a thread, since its time grows with the mesh; all that it reads is immutable.
-            answer = await asyncio.to_thread(
-                self._answer_in_thread, kinds, control_plane, objects, changes, ask
-            )
+            # Taken away until all is well: after an error or a cancellation a new one is loaded.
+            follower, self._follower = self._follower, None
+            missed: Sequence[ObjectChanges] = ()
+            if follower is not None:
+                try:
+                    missed = await _missed(follower.watch, store)
+                except Gone:
+                    follower = None
+            stored = list(store.state.all()) if follower is None else ()
+            watch = store.watch(None, store.state.revision) if follower is None else follower.watch
+            reverted = tried.reverted(store.state.get)
+
+            def answered_in_thread() -> T:
+                db = follower.db if follower is not None else pipeline.load(kinds, control_plane, stored)
+                for batch in (*missed, tried):
+                    pipeline.take(db, *batch)
+                answer = ask(db)
+                pipeline.take(db, *reverted)
+                if db.n_memos > _MEMOS_MAX:
+                    db.collect()
+                self._follower = _Follower(db, watch)
+                return answer
+
+            # In a thread, since it may have to load the engine; all that it reads is immutable.
+            answer = await asyncio.to_thread(answered_in_thread)
             self._restart_idle_timer()
             return answer
-
-    def _answer_in_thread(
-        self,
-        kinds: Kinds,
-        control_plane: ControlPlaneInfo,
-        objects: Objects,
-        changes: Sequence[Change],
-        ask: Callable[[Db], T],
-    ) -> T:
-        db, self._db = self._db, None  # dropped on an exception, so that the next call loads a new one
-        if db is None:
-            db = pipeline.load(kinds, control_plane, objects.values())
-        else:
-            _replace_objects(db, self._loaded, objects)
-        after = dict(objects)
-        for change in changes:
-            if change.op is Op.DELETE:
-                after.pop(change.resource.key, None)
-            else:
-                after[change.resource.key] = change.resource
-        _replace_objects(db, objects, after)
-        answer = ask(db)
-        _replace_objects(db, after, objects)
-        if db.n_memos > _MEMOS_MAX:
-            db.collect()
-        self._db, self._loaded = db, objects
-        return answer
 
     def _restart_idle_timer(self) -> None:
         if self._idle_timer is not None:
@@ -81,10 +79,12 @@ class TrialEngine:
 
     def _unload(self) -> None:
         if not self._lock.locked():
-            self._db, self._loaded = None, {}
+            self._follower = None
 
 
-def _replace_objects(db: Db, before: Objects, after: Objects) -> None:
-    """Replace the objects of an engine; those that are identical are not touched."""
-    written = [resource for key, resource in after.items() if before.get(key) is not resource]
-    pipeline.take(db, written, [key for key in before if key not in after])
+async def _missed(watch: Watch, store: Store) -> list[ObjectChanges]:
+    """The changes of a store that an engine has not seen; raises Gone where they are no longer kept."""
+    missed = []
+    while watch.position < store.state.revision:
+        missed.append(ObjectChanges.of(await watch.next_batch(0)))
+    return missed
