@@ -21,18 +21,18 @@ from koguma.fleet.local_states import LocalStates
 from koguma.fleet.node_metadata import run_of
 from koguma.fleet.offers import Offers
 from koguma.fleet.quarantine import Quarantine, held
+from koguma.fleet.readiness import Readiness
 from koguma.fleet.refused_proxies import RefusedProxies
-from koguma.fleet.registration import RETRY_SECONDS, Registration, document
+from koguma.fleet.registration import Registration, document
 from koguma.fleet.roster import Roster
 from koguma.fleet.rounds import PushRounds
 from koguma.fleet.shared_states import SharedStates
 from koguma.fleet.sweep import Sweep
 from koguma.identity import proxy_types
 from koguma.identity.proxy_types import ProxyType
-from koguma.model.errors import BadRequest, Conflict, KogumaError, NotFound, Unavailable
+from koguma.model.errors import BadRequest, Conflict, KogumaError, NotFound
 from koguma.model.resource import Key, Resource
 from koguma.model.violation import Violation, cut
-from koguma.store.unavailable import log_unavailable
 from koguma.xds.contract import ConnectRequest
 
 DEREGISTRATION_SECONDS: Final = 10.0
@@ -81,7 +81,7 @@ class Fleet:
         states.attach(self._local, lambda: self.roster.connected, lambda: self.rounds.revision)
         self.sweep = Sweep(self._registration, states)
         self._deregistrations: dict[Key, asyncio.Task[None]] = {}
-        self._readiness_writes: set[asyncio.Task[None]] = set()
+        self._readiness = Readiness(context, self._registration, self.roster.is_current)
         self._stopping = False
 
     # Proxies come and go.
@@ -178,7 +178,8 @@ class Fleet:
     async def stop(self) -> None:
         """Proxies that disconnect from now on are not deregistered: it is this control plane that leaves."""
         self._stopping = True
-        for task in (*self._deregistrations.values(), *self._readiness_writes):
+        self._readiness.stop()
+        for task in self._deregistrations.values():
             task.cancel()
 
     # What they acknowledge and reject.
@@ -204,20 +205,8 @@ class Fleet:
 
     def ready(self, proxy: ConnectedProxy) -> None:
         """A proxy can be called now; one that brought its own object gets no calls until then."""
-        if proxy.registered and not self._stopping and not self._registration.is_ready(proxy.proxy):
-            task = self.context.background.once(f"readiness of {proxy.key.name}", self._store_ready(proxy))
-            self._readiness_writes.add(task)
-            task.add_done_callback(self._readiness_writes.discard)
-
-    async def _store_ready(self, proxy: ConnectedProxy) -> None:
-        while self.roster.is_current(proxy):
-            try:
-                await self._registration.ready(proxy.proxy)
-            except Unavailable as error:
-                log_unavailable(_log, "a proxy's readiness waits for the store", error)
-                await asyncio.sleep(RETRY_SECONDS)
-            else:
-                return
+        if proxy.registered and not self._stopping:
+            self._readiness.store(proxy)
 
     def secrets_acked(self, proxy: ConnectedProxy, versions: Mapping[str, str]) -> None:
         """A proxy has acknowledged certificates, which may let the next step of a rotation happen."""

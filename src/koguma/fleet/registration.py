@@ -187,14 +187,20 @@ class Registration:
             return True
         return now.annotations.get(labels.READY) == ready_mark(now)
 
+    def ready_put(self, resource: Resource) -> Put | None:
+        """The write that a proxy can be called now; None where nothing is to be written."""
+        now = self._context.state.get(resource.key)
+        if now is None or self.is_ready(resource):
+            return None
+        annotations = _annotated(now, labels.READY, ready_mark(now))
+        return Put(msgspec.structs.replace(now, annotations=annotations), now.revision)
+
     async def ready(self, resource: Resource) -> None:
         """Store that a proxy has acknowledged its configuration, so that others may call it."""
         for _ in range(compare_and_swap.ATTEMPTS):
-            now = self._context.state.get(resource.key)
-            if now is None or self.is_ready(resource):
+            put = self.ready_put(resource)
+            if put is None:
                 return
-            annotations = _annotated(now, labels.READY, ready_mark(now))
-            put = Put(msgspec.structs.replace(now, annotations=annotations), now.revision)
             transaction = Transaction((put,), SYSTEM, "proxy ready")
             if await compare_and_swap.written_if_first(self._context.store, transaction):
                 return
