@@ -4,11 +4,11 @@ Messages are read as Go's protobuf JSON reads them: a field that a message does 
 of 64 bits are text, times are RFC 3339, and what is absent is zero.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.control_plane import LocalControlPlane
+from tests.http_client import Response
 
 
 def text(value: Any) -> str:
@@ -152,12 +152,12 @@ SERVICE_INSIGHT = message(
 class Kumactl:
     """`kumactl inspect`, unmodified, in rows."""
 
-    def __init__(self, plane: LocalControlPlane, **headers: str) -> None:
-        self._plane = plane
+    def __init__(self, request: Callable[..., Response], **headers: str) -> None:
+        self._request = request
         self._headers = headers
 
     def _items(self, path: str, type_: str, read: Any) -> list[dict[str, Any]]:
-        answer = self._plane("GET", path, **self._headers)
+        answer = self._request("GET", path, **self._headers)
         assert answer.status == 200, answer.text
         assert set(answer.json) == {"total", "items", "next"}
         items = [read(item) for item in answer.json["items"]]

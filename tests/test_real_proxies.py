@@ -3,6 +3,7 @@
 import pytest
 
 from tests import build
+from tests.kumactl import Kumactl
 from tests.live_mesh import LiveMesh
 from tests.waiting import until
 
@@ -51,6 +52,28 @@ def test_policies_that_tie_reach_the_proxies_in_rounds_that_do_not_fail(mesh):
     mesh.delete_and_wait("meshtimeouts", "all-1")
     assert number(mesh, "koguma_push_rounds_failed_total") == 0
     assert number(mesh, "koguma_background_failures_total") == 0
+
+
+def test_insights_show_what_real_proxies_were_sent_and_took(mesh):
+    kumactl = Kumactl(mesh.request)
+    before = kumactl.dataplanes()
+    assert {name: row["status"] for name, row in before.items()} == {
+        "backend-1": "Online",
+        "web-1": "Offline",
+    }
+    assert {(row["envoy"].startswith("1."), row["errors"]) for row in before.values()} == {(True, 0)}
+    mesh.apply_and_wait(route("counted", "x"))
+    mesh.delete_and_wait("meshhttproutes", "counted")
+    changed = kumactl.dataplanes()
+    assert changed["web-1"]["updates"] - before["web-1"]["updates"] >= 2
+    (subscription,) = mesh.request("GET", "/meshes/default/dataplane-insights/web-1").json["subscriptions"]
+    counts = subscription["status"]
+    assert {
+        each["responsesSent"] == each["responsesAcknowledged"]
+        for each in map(counts.get, ("cds", "lds", "rds"))
+    } == {True}
+    assert kumactl.meshes() == {"default": "2/2"}, "a client that is connected is online"
+    assert kumactl.services() == {"backend": ("online", "1/1")}
 
 
 def test_proofs_are_made_while_proxies_are_connected_and_nothing_is_forked(mesh):

@@ -14,6 +14,7 @@ from koguma.model.resource import Key
 from koguma.xds.contract import ProxyStatus
 from tests.build import dataplane
 from tests.control_plane import LocalControlPlane
+from tests.kumactl import Kumactl
 from tests.proxy_connections import connect, next_offer
 from tests.waiting import until
 
@@ -109,6 +110,27 @@ def test_what_a_proxy_brought_stays_when_it_has_moved_before_that_is_noted(pair,
     assert stored.annotations[CONNECTED_TO] == instance(first)
     second.run(after.close())
     until(lambda: second("GET", "/meshes/default/dataplanes/web-7").status == 404)
+
+
+def test_insights_are_about_the_proxies_of_all_control_planes(pair, joined):
+    connections = [joined(plane, name) for plane, name in zip(pair, ("web-1", "web-2"), strict=True)]
+    own = {"web-1": instance(pair[0]), "web-2": instance(pair[1])}
+
+    def connected_to(plane):
+        insights = plane("GET", "/meshes/default/dataplane-insights").json["items"]
+        return {each["name"]: each["subscriptions"][-1]["controlPlaneInstanceId"] for each in insights}
+
+    for plane in pair:
+        kumactl = Kumactl(plane)
+        until(lambda kumactl=kumactl: kumactl.meshes() == {"default": "2/2"})
+        until(lambda kumactl=kumactl: kumactl.services() == {"web": ("online", "2/2")})
+        assert {row["status"] for row in kumactl.dataplanes().values()} == {"Online"}
+        assert connected_to(plane) == own
+        serving = plane("GET", "/zone-insights/default").json["subscriptions"]
+        assert {each["zoneInstanceId"] for each in serving} == set(own.values())
+    for plane, connection in zip(pair, connections, strict=True):
+        plane.run(connection.close())
+    until(lambda: Kumactl(pair[0]).meshes()["default"].startswith("0/"))
 
 
 def test_a_service_counts_the_proxies_of_all_control_planes(pair, joined):
