@@ -14,8 +14,9 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from koguma.application import admission_review
+from koguma.core import endpoint_health, traffic
 from koguma.dp import dns_message
-from koguma.envoy import admin_channel, admin_pages, masking, schema
+from koguma.envoy import admin_channel, admin_pages, cluster_hosts, masking, schema, stats
 from koguma.envoy.snapshot import TYPE_URLS
 from koguma.kube import protobuf, protobuf_writer, selectors
 from koguma.main import all_kinds
@@ -239,6 +240,32 @@ _REVIEW: Final = (
     b'{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": {"uid": "1", "allowed":'
     b' false, "status": {"code": 418, "message": "no", "reason": "x"}, "warnings": ["a\\u001b"]}}'
 )
+
+
+def envoy_answers(data: bytes) -> None:
+    """Pages of a proxy's Envoy: figures that can be added and shown, or a refusal."""
+    with contextlib.suppress(stats.UnreadableAnswer):
+        samples = traffic.ProxySamples({}, stats.read(data), 0.1)
+        services = traffic.of_services([samples, samples])
+        shown = msgspec.json.encode([*services, traffic.of_proxy(samples)])
+        assert b"inf" not in shown.lower()
+    with contextlib.suppress(stats.UnreadableAnswer):
+        for hosts in cluster_hosts.read(data).values():
+            looks = [endpoint_health.TwoLooks(hosts[0], host) for host in hosts]
+            callers = endpoint_health.callers_word(looks)
+            said = [*endpoint_health.of_callers(callers, 1.0)]
+            said += [word for look in looks for word in endpoint_health.of_application(look, "x", 1.0)]
+            assert endpoint_health.state(said) in endpoint_health.STATES
+            msgspec.json.encode(callers)
+
+
+_STATS: Final = b"""{"stats": [{"name": "cluster.kri_msvc_m_z__b_80.upstream_rq_5xx", "value": 3},
+{"histograms": {"details": [{"name": "cluster.kri_msvc_m_z__b_80.upstream_rq_time",
+"intervals": [{"lower_bound": 1, "width": 0.1, "count": 2}]}]}}]}"""
+_CLUSTERS: Final = b"""{"cluster_statuses": [{"name": "kri_msvc_m_z__b_80", "host_statuses": [{"address":
+{"socket_address": {"address": "::1", "port_value": 80}}, "stats": [{"name": "rq_total", "value": "7"},
+{"name": "cx_connect_fail", "value": "1"}], "health_status": {"failed_outlier_check": true}}]}]}"""
+
 TARGETS: Final[Mapping[str, Target]] = {
     "yaml": Target(yaml, (_TIMEOUT, b"a: &b [1]\n---\nc: |\n  d\n", b'{"a": "\\u0041"}')),
     "json": Target(json, (b'{"a": [1, 2.5, null, true, "\\u00e9"], "b": {"c": -1e3}}',)),
@@ -266,6 +293,7 @@ TARGETS: Final[Mapping[str, Target]] = {
         ),
     ),
     "webhooks": Target(webhook_answers, (_REVIEW,)),
+    "envoy_answers": Target(envoy_answers, (_STATS, _CLUSTERS)),
 }
 
 

@@ -90,7 +90,7 @@ def read(answer: bytes) -> Hosts:
     """The endpoints by cluster in an answer of `/clusters`; raises UnreadableAnswer."""
     try:
         clusters = _decoder.decode(answer).cluster_statuses
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise UnreadableAnswer(f"its answer about clusters cannot be read: {error}") from None
     return {cluster.name: tuple(map(_host, cluster.host_statuses)) for cluster in clusters}
 

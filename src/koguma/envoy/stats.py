@@ -114,7 +114,7 @@ def read(answer: bytes) -> Sample:
     """The figures by scope in an answer of `/stats`; raises UnreadableAnswer."""
     try:
         stats = _decoder.decode(answer).stats
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise UnreadableAnswer(f"its answer about stats cannot be read: {error}") from None
     counters: dict[Scope, dict[str, int]] = {}
     latencies: dict[Scope, Histogram] = {}
