@@ -291,4 +291,4 @@ async def test_a_row_that_cannot_be_read_hides_no_other():
     mirror = StateMirror(table, "here", lambda: START, lambda _key: True, is_alone=False)
     await mirror.poll()
     assert mirror.connected() == {key("b")}
-    assert [each.id for each in mirror.shown()] == ["other"]
+    assert [each.id for each in mirror.shown(frozenset())] == ["other"]

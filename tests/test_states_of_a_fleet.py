@@ -41,6 +41,11 @@ def shown(plane):
     return {each["name"]: (each["state"], each["instance"]) for each in answer["items"]}
 
 
+def metric(plane, name):
+    lines = plane("GET", "/metrics").text.splitlines()
+    return float(next(line for line in lines if line.startswith(f"{name} ")).split()[1])
+
+
 def instance(plane):
     return plane.plane._proxies.fleet.context.about.instance_id
 
@@ -83,6 +88,15 @@ def test_each_shows_the_proxies_of_both_and_they_follow_what_happens(pair, joine
         until(lambda plane=plane: shown(plane) == whole)
     revisions = {each["revision"] for each in second("GET", "/_proxies").json["items"]}
     until(lambda: states(first).of(KEY).revision == states(second).of(KEY).revision >= max(revisions))
+    checks = {each["name"]: each for each in first("GET", "/_check").json["checks"]}
+    assert checks["proxies"]["message"] == "2 connected"
+    assert (checks["control planes"]["status"], checks["control planes"]["message"][:16]) == (
+        "ok",
+        "2 on this store:",
+    )
+    assert f"{instance(second)} (" in checks["control planes"]["message"]
+    figures = ("koguma_proxies", "koguma_fleet_proxies", "koguma_fleet_control_planes", "koguma_fleet_known")
+    assert [metric(first, name) for name in figures] == [1, 2, 2, 1]
     second.run(other.close())
     until(lambda: shown(first) == {"web-1": ("synced", instance(first))})
     moved = joined(second, "web-1")
@@ -98,6 +112,8 @@ def test_what_a_proxy_brought_stays_when_it_has_moved_before_that_is_noted(pair,
     monkeypatch.setattr("koguma.fleet.fleet.DEREGISTRATION_SECONDS", 1.0)
     monkeypatch.setattr("koguma.fleet.registration.CLAIM_SECONDS", 60.0)
     first, second = pair
+    claiming = second.plane._proxies.fleet._registration._claiming
+    until(lambda: claiming is None or claiming.done(), "nothing is being noted")
     before = joined(first, "web-7")
     until(lambda: second("GET", "/meshes/default/dataplanes/web-7").status == 200)
     after = joined(second, "web-7")
@@ -161,6 +177,9 @@ def test_while_the_database_is_away_the_last_known_states_are_shown_with_a_warni
         assert {each["name"] for each in answer["items"]} == {"web-1", "web-2"}
         assert "proxies of other control planes are shown as they were then" in answer["warning"]
         assert not states(first).is_known
+        checks = {each["name"]: each for each in first("GET", "/_check").json["checks"]}
+        assert checks["control planes"]["message"] == answer["warning"]
+        assert metric(first, "koguma_fleet_known") == 0
     finally:
         postgres.start()
     until(lambda: "warning" not in first("GET", "/_proxies").json)
@@ -190,6 +209,8 @@ def test_the_proxies_of_a_control_plane_that_is_killed_are_disconnected_soon(pai
         os.kill(killed.pid, signal.SIGKILL)
         killed.wait()
     until(lambda: "web-9" not in shown(first))
+    warnings = [each["message"] for each in first("GET", "/_check").json["checks"] if each["status"] != "ok"]
+    assert any("1 of its 1 proxies are connected to no other control plane" in text for text in warnings)
     gone = [each for each in states(first).instances() if each.is_gone]
     assert [each.n_proxies for each in gone] == [1]
     state = states(first).of(KEY._replace(name="web-9"))

@@ -6,7 +6,7 @@ from typing import Final
 
 from koguma.control_plane.metrics import Gauge
 from koguma.envoy.snapshot import Failure
-from koguma.fleet.proxy_state import ProxyState, TokenState
+from koguma.fleet.proxy_state import InstanceState, ProxyState, TokenState
 from koguma.fleet.quarantine import HeldResource
 from koguma.proof.prover import Prover
 from koguma.runtime.checks import Check
@@ -44,6 +44,31 @@ def proof_gauges(prover: Prover) -> Iterator[Gauge]:
     last = prover.last_at.timestamp() if prover.last_at else 0.0
     text = "When a compile from scratch was last compared, in seconds since 1970; 0 for never."
     yield "koguma_proof_last_timestamp_seconds", text, "gauge", last
+
+
+def of_instances(instances: Sequence[InstanceState], problem: str) -> Iterator[Check]:
+    """The control planes of the store: who lives, and who is gone while proxies of it are missing."""
+    if problem:
+        hint = "start the database; proxies are served meanwhile, and no CA of a mesh is changed"
+        yield Check("control planes", "warning", problem, hint)
+    for instance in instances:
+        if instance.is_gone and instance.n_missing and not instance.has_stopped:
+            since = f" since {instance.heard_at:%Y-%m-%dT%H:%M:%SZ}" if instance.heard_at else ""
+            text = f"{instance.id} gives no sign of life{since}, and {instance.n_missing} of its"
+            hint = (
+                "proxies connect by themselves where --cp-address names several addresses; look at their logs"
+            )
+            text = f"{text} {instance.n_proxies} proxies are connected to no other control plane"
+            yield Check("control planes", "warning", text, hint)
+    living = [each for each in instances if not each.is_gone]
+    if len(living) > 1 and not problem:
+        yield Check("control planes", "ok", f"{len(living)} on this store: {', '.join(map(_named, living))}")
+
+
+def _named(instance: InstanceState) -> str:
+    started = f" since {instance.started_at:%Y-%m-%dT%H:%M:%SZ}" if instance.started_at else ""
+    here, version = "this one, " if instance.is_here else "", instance.version or "unknown version"
+    return f"{instance.id} ({here}{version}{started}, proxies: {instance.n_proxies})"
 
 
 def of_tokens(states: Sequence[ProxyState], now: datetime) -> Iterator[Check]:

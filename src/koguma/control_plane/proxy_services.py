@@ -262,6 +262,7 @@ class ProxyServices:
             yield from proxy_checks.of_proof(self.prover, has_proxies=bool(self.fleet.roster))
         if self.fleet is not None:
             yield from self.fleet.refused_proxies.checks()
+        yield from proxy_checks.of_instances(self.states.instances(), self.states.problem)
         states = list(self.states.connected())
         yield from proxy_checks.of_proxies(states)
         yield from proxy_checks.of_tokens(states, self._clock())
@@ -269,13 +270,22 @@ class ProxyServices:
     def gauges(self) -> Iterator[Gauge]:
         """Figures for the metrics page."""
         counts = self.fleet.n_by_state() if self.fleet else {}
-        yield "koguma_proxies", "Proxies that are connected here.", "gauge", sum(counts.values())
+        text = "Proxies that are connected to this control plane; to be summed, as the next ones."
+        yield "koguma_proxies", text, "gauge", sum(counts.values())
         text = "Proxies whose Envoys can be asked for their pages here."
         yield "koguma_admin_channels", text, "gauge", len(self._channels)
         behind = counts.get("behind", 0) + counts.get("connecting", 0)
         yield "koguma_proxies_behind", "Proxies that have not acknowledged everything.", "gauge", behind
         refusing = counts.get("nack", 0)
         yield "koguma_proxies_refusing", "Proxies that refused something.", "gauge", refusing
+        text = (
+            "Proxies that are connected to any control plane of the store; each says the same, so take one."
+        )
+        yield "koguma_fleet_proxies", text, "gauge", len(self.states.connected_keys)
+        living = sum(not instance.is_gone for instance in self.states.instances())
+        yield "koguma_fleet_control_planes", "Control planes of the store that live.", "gauge", living
+        text = "Whether the others' proxies are known: 0 while the store does not answer."
+        yield "koguma_fleet_known", text, "gauge", self.states.is_known
         failed = self.fleet.rounds.n_failed if self.fleet else 0
         text = "Rounds of working out what changed that failed."
         yield "koguma_push_rounds_failed", text, "counter", failed

@@ -132,8 +132,11 @@ class InstanceState(msgspec.Struct, frozen=True, kw_only=True):
     revision: int = 0  # of the store: what its synced proxies have
     is_here: bool = False
     is_gone: bool = False  # it gives no sign of life: its proxies count as disconnected
+    has_stopped: bool = False  # it said so itself
     silent_seconds: float = 0.0  # since its last sign of life was seen
     n_proxies: int = 0  # that were connected to it when it was last heard of
+    n_missing: int = 0  # of these, if it is gone: connected to no other one, and their objects still stored
+    heard_at: datetime | None = None  # when it last wrote, by its own clock
 
 
 def versions_of(metadata: Mapping[str, Json], envoy: str) -> ProxyVersions:

@@ -184,7 +184,7 @@ class SharedStates:
             is_here=True,
             n_proxies=len(self._local_keys()),
         )
-        return (here, *self._mirror.shown())
+        return (here, *self._mirror.shown(self.connected_keys))
 
     def _is_stored(self, key: Key) -> bool:
         return self._context.state.get(key) is not None

@@ -43,6 +43,11 @@ class MirroredInstance:
         self.is_gone = False
         self.is_remembered = True  # its proxies may still come back
 
+    @property
+    def connected(self) -> set[Key]:
+        """The proxies that are connected by its own word."""
+        return {key for key, state in self.states.items() if state.is_connected}
+
     def see(self, row: InstanceRow, seconds: float, *, is_alone: bool) -> None:
         """Note a row that was read, after so many seconds in which somebody looked."""
         self.silent_seconds = 0.0 if row.beat != self.row.beat else self.silent_seconds + seconds
@@ -222,8 +227,8 @@ class StateMirror:
             for key in gone:
                 del other.states[key]
 
-    def shown(self) -> Iterator[InstanceState]:
-        """The other control planes, by name."""
+    def shown(self, connected: frozenset[Key]) -> Iterator[InstanceState]:
+        """The other control planes, by name; `connected` are the proxies that are connected anywhere."""
         for name, other in sorted(self.instances.items()):
             yield InstanceState(
                 id=name,
@@ -232,8 +237,11 @@ class StateMirror:
                 address=other.data.address,
                 revision=other.row.revision,
                 is_gone=other.is_gone,
+                has_stopped=other.row.beat == LEFT,
+                heard_at=other.data.written_at,
+                n_missing=sum(map(self._is_stored, other.connected - connected)) if other.is_gone else 0,
                 silent_seconds=other.silent_seconds,
-                n_proxies=sum(state.is_connected for state in other.states.values()),
+                n_proxies=len(other.connected),
             )
 
 
