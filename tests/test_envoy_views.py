@@ -22,7 +22,8 @@ def planes(postgres, tmp_path_factory):
         LiveMesh(tmp_path_factory.mktemp("b"), **settings) as there,
     ):
         here.apply(build.mesh(mtls=build.builtin_mtls()), build.allow_all())
-        here.sidecar("backend-1", service="backend")
+        both = ("--cp-address", f"https://127.0.0.1:{there.dp}")
+        here.sidecar("backend-1", service="backend", flags=both)
         here.sidecar("web-1", service="web", outbounds=["backend"])
         yield here, there
 
@@ -47,7 +48,7 @@ def test_a_proxy_shows_its_pages_at_every_control_plane(planes, which):
     with_endpoints = shown(plane, "xds?include_eds=true").json
     assert "EndpointsConfigDump" in [each["@type"].rpartition(".")[2] for each in with_endpoints["configs"]]
     text = json.dumps(with_endpoints)
-    assert '"name": "web-1"' in text or "default.web-1" in text
+    assert "default.web-1" in text
     assert "PRIVATE KEY" not in text
     assert "eyJ" not in text
     used, every = shown(plane, "stats").text, shown(plane, "stats?usedonly=false").text
@@ -57,6 +58,7 @@ def test_a_proxy_shows_its_pages_at_every_control_plane(planes, which):
     assert any(stat.get("name") == "cluster_manager.cluster_added" for stat in stats)
     assert "::added_via_api::true" in shown(plane, "clusters").text
     assert shown(plane, "clusters?format=json").json["cluster_statuses"]
+    assert "default.backend-1" in shown(plane, "xds", "backend-1").text
 
 
 def test_the_command_line_prints_them(planes):
@@ -90,6 +92,7 @@ def test_after_its_control_plane_was_killed_a_proxy_is_away_and_comes_back(plane
     answer = page(there, "stats")
     assert answer.status == 503
     assert answer.json["title"] == "Could not execute admin operation"
+    assert "cluster_manager" in shown(there, "stats", "backend-1").text  # which has both control planes
     until(lambda: "is not connected" in page(there, "stats").text, "it is known to be away")
     here.start_control_plane()
     assert "cluster_manager" in shown(there, "stats").text

@@ -11,6 +11,7 @@ import pytest
 
 from koguma.envoy import admin_channel
 from koguma.envoy.admin_channel import Frame, FrameType
+from koguma.fleet import admin_channels, envoy_views
 from koguma.model.errors import BadGateway, BadRequest, KogumaError, Unavailable
 from koguma.model.redacted import SHOWN
 from koguma.model.resource import Key
@@ -39,6 +40,11 @@ def token(plane):
     return plane.dataplane_token(name="web-1")
 
 
+@pytest.fixture(autouse=True)
+def _at_any_pace(monkeypatch):
+    monkeypatch.setattr(admin_channels, "PACE_SECONDS", 0.0)
+
+
 def views(plane):
     return plane.plane._proxies.views
 
@@ -64,8 +70,8 @@ class Agent:
 
 
 async def asked(plane, path="/stats?format=json", **limits):
-    """What the control plane gets."""
-    return await views(plane).ask(WEB, path, **{"seconds_max": 10.0, **limits})
+    """What the control plane gets; a small page, unless a test says otherwise."""
+    return await views(plane).ask(WEB, path, **{"seconds_max": 10.0, "bytes_max": 1_000_000, **limits})
 
 
 async def request_of(channel):
@@ -239,6 +245,36 @@ def test_a_later_channel_takes_the_place_of_an_earlier_one(plane, token):
 
     plane.run(open_for(plane, token, talk))
     until(lambda: not [*plane.plane._proxies._channels], "all channels have ended")
+
+
+def test_a_proxy_that_opens_channels_all_the_time_is_refused(plane, token, monkeypatch):
+    monkeypatch.setattr(admin_channels, "PACE_SECONDS", 5.0)
+
+    async def talk(first):
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            async with Agent(plane, token).connected():
+                pass
+        assert refused.value.status == 409
+        asking = asyncio.create_task(asked(plane))
+        await send(first, *admin_channel.frames((await request_of(first)).number, STATS))
+        assert await asking == STATS
+
+    plane.run(open_for(plane, token, talk))
+
+
+def test_an_agent_that_hangs_takes_few_turns_of_others(plane, token):
+    async def talk(channel):
+        hanging = [asyncio.create_task(asked(plane, seconds_max=0.4)) for _ in range(50)]
+        for _ in range(10):
+            await asyncio.sleep(0)
+        n_free = views(plane)._small._value
+        assert n_free == envoy_views.SMALL_AT_ONCE - admin_channel.REQUESTS_MAX
+        errors = await asyncio.gather(*hanging, return_exceptions=True)
+        assert {type(error) for error in errors} == {Unavailable}
+        assert views(plane)._small._value == envoy_views.SMALL_AT_ONCE
+        assert not channel.closed
+
+    plane.run(open_for(plane, token, talk))
 
 
 def test_a_revoked_token_ends_the_channel(plane):

@@ -47,6 +47,7 @@ class AdminChannelServer:
         if call.request.method != "GET":
             raise NotAllowed(f"{admin_channel.PATH} takes GET alone", allowed=("GET",))
         key, admission = self._admitted(call)
+        self._channels.check_pace(key)
         socket = web.WebSocketResponse(
             timeout=_CLOSE_SECONDS,
             heartbeat=admin_channel.PING_SECONDS,

@@ -34,6 +34,7 @@ _RETRY_SECONDS: Final = (0.5, 30.0)
 _FIRST_SECONDS: Final = 1.0
 _REFUSED_SECONDS: Final = 60.0
 _STEADY_SECONDS: Final = 30.0  # the backoff is reset after a channel that lasted this long
+_ANSWERS_MAX: Final = 4  # under way at once
 _NOT_FOUND: Final = 404
 _REFUSALS: Final = (400, 401, 403, 405, 409)
 _PAGE_SECONDS_MAX: Final = 15.0
@@ -68,7 +69,7 @@ class AdminChannelClient:
             begun_at, pause_min = time.monotonic(), 0.0
             try:
                 await self._serve(admin)
-                reason = "the control plane closed it"
+                reason = "the connection has ended"
             except ControlPlaneUnavailable as error:
                 reason = str(error)
             except ControlPlaneDenied as error:
@@ -79,7 +80,6 @@ class AdminChannelClient:
                 reason, pause_min = f"{type(error).__name__}: {error}", _REFUSED_SECONDS
             if time.monotonic() - begun_at >= _STEADY_SECONDS:
                 pauses = bootstrap.delays(*_RETRY_SECONDS)
-                self._logged = ""
             self._log(reason)
             await asyncio.sleep(self._jittered(max(pause_min, next(pauses))))
 
@@ -99,14 +99,19 @@ class AdminChannelClient:
             try:
                 greeting = admin_channel.read_greeting(str((await channel.receive()).data))
                 self._spread_seconds = greeting.spread_seconds
-                _log.debug("channel to the control plane opened")
+                if self._logged:
+                    _log.info("the channel to the control plane is open again")
+                self._logged = ""
                 async for message in channel:
-                    if (
-                        message.type is not aiohttp.WSMsgType.TEXT
-                        or len(answers) >= admin_channel.REQUESTS_MAX
-                    ):
+                    if message.type is not aiohttp.WSMsgType.TEXT:
                         return
                     request = admin_channel.read_request(message.data)
+                    if len(answers) >= _ANSWERS_MAX:  # of requests that the control plane gave up meanwhile
+                        busy = "Envoy has not answered earlier requests yet"
+                        await channel.send_bytes(
+                            admin_channel.encoded(admin_channel.failure(request.number, busy))
+                        )
+                        continue
                     answer = asyncio.create_task(self._answer(channel, admin, request), name="admin page")
                     answers.add(answer)
                     answer.add_done_callback(answers.discard)

@@ -15,7 +15,7 @@ from koguma.envoy import admin_pages, masking
 PATH: Final = "/admin-channel"
 FEATURE: Final = "feature-admin-channel"  # of an agent that opens one
 CHUNK_BYTES: Final = 64 * 1024
-REQUESTS_MAX: Final = 4  # that a control plane has under way on one channel
+REQUESTS_MAX: Final = 2  # that a control plane has under way on one channel
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 PING_SECONDS: Final = 60.0
 MESSAGE_BYTES_MAX: Final = CHUNK_BYTES + 1024

@@ -16,12 +16,13 @@ import msgspec
 from koguma.envoy import admin_channel
 from koguma.envoy.admin_channel import BadChannelMessage, FrameType, PageRequest
 from koguma.fleet.gate import ProxyAdmission
-from koguma.model.errors import BadGateway, KogumaError, Unavailable
+from koguma.model.errors import BadGateway, Conflict, KogumaError, Unavailable
 from koguma.model.resource import Key
 from koguma.model.violation import cut
 from koguma.runtime.background import Background
 
 REVIEW_SECONDS: Final = 1.0
+PACE_SECONDS: Final = 5.0
 _REVIEW_BATCH: Final = 256
 _REASON_MAX: Final = 1000
 _FRAME_OVERHEAD: Final = 64  # bytes that count for each frame, so that empty ones are not free
@@ -55,7 +56,8 @@ class AdminChannel:
         self._numbers = itertools.count(1)
         self._pending: dict[int, _PendingAnswer] = {}
         self._unwanted_bytes = 0  # that may still come of answers that nobody waits for
-        self._slots = asyncio.Semaphore(admin_channel.REQUESTS_MAX)
+        self.turns = asyncio.Semaphore(admin_channel.REQUESTS_MAX)  # to be taken before `ask`
+        self.opened_at = asyncio.get_running_loop().time()
 
     def check_access(self) -> None:
         """Raise Unauthenticated or Forbidden once the proxy may not stay."""
@@ -64,7 +66,7 @@ class AdminChannel:
     async def ask(self, path: str, bytes_max: int, seconds_max: float) -> bytes:
         """The page of Envoy's admin interface at a path; Unavailable or BadGateway where there is none."""
         try:
-            async with asyncio.timeout(seconds_max), self._slots:
+            async with asyncio.timeout(seconds_max):
                 return await self._asked(path, bytes_max)
         except TimeoutError:
             raise Unavailable(f"its agent did not answer within {seconds_max:g} s") from None
@@ -141,6 +143,12 @@ class AdminChannels:
     def of(self, key: Key) -> AdminChannel | None:
         """The channel of a proxy, if it has one here."""
         return self._channels.get(key)
+
+    def check_pace(self, key: Key) -> None:
+        """Raise Conflict where a proxy has just opened a channel, which would be closed for another one."""
+        channel = self._channels.get(key)
+        if channel is not None and asyncio.get_running_loop().time() - channel.opened_at < PACE_SECONDS:
+            raise Conflict("this proxy has opened a channel a moment ago; is another one of this name there?")
 
     def add(self, channel: AdminChannel) -> None:
         """Take a channel; an earlier one of the same proxy is closed."""

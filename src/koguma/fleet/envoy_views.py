@@ -7,7 +7,7 @@ circles.
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, Protocol
 
 import msgspec
@@ -23,6 +23,7 @@ from koguma.model.resource import Key
 from koguma.runtime.background import Background
 
 SECONDS_MAX: Final = 20.0
+SECONDS_MAX_OF_MANY: Final = 5.0  # for each, where others wait for their turn
 SMALL_BYTES_MAX: Final = 1024 * 1024
 LARGE_AT_ONCE: Final = 4  # answers of more than that, each in memory as a whole
 SMALL_AT_ONCE: Final = 32
@@ -96,7 +97,7 @@ class EnvoyViews:
         path: str,
         *,
         bytes_max: int = SMALL_BYTES_MAX,
-        seconds_max: float = SECONDS_MAX,
+        seconds_max: float = SECONDS_MAX_OF_MANY,
         at_once: int = SMALL_AT_ONCE,
     ) -> AsyncIterator[PageAnswer]:
         """A page of each of many proxies, as the answers come; at most `at_once` are under way."""
@@ -141,22 +142,17 @@ class EnvoyViews:
         if channel is None:
             raise self._no_channel(key)
         bytes_max = min(bytes_max, ANSWER_BYTES_MAX)
-        async with self._turn(bytes_max, seconds_max):
+        # A turn of the channel first: who waits for an agent that hangs takes no turn of others.
+        async with (
+            _acquired(channel.turns, seconds_max, "its agent has not answered others yet; try again"),
+            self._turn(bytes_max, seconds_max),
+        ):
             page = await channel.ask(path, bytes_max, seconds_max)
             return await _masked(path, page)
 
-    @asynccontextmanager
-    async def _turn(self, bytes_max: int, seconds_max: float) -> AsyncIterator[None]:
+    def _turn(self, bytes_max: int, seconds_max: float) -> AbstractAsyncContextManager[None]:
         turns = self._small if bytes_max <= SMALL_BYTES_MAX else self._large
-        try:
-            async with asyncio.timeout(seconds_max):
-                await turns.acquire()
-        except TimeoutError:
-            raise Unavailable("too many proxies are asked at once; try again") from None
-        try:
-            yield
-        finally:
-            turns.release()
+        return _acquired(turns, seconds_max, "too many proxies are asked at once; try again")
 
     def _no_channel(self, key: Key) -> KogumaError:
         """Why a proxy cannot be asked here."""
@@ -170,6 +166,20 @@ class EnvoyViews:
         if admin_channel.FEATURE not in proxy.node.features:
             return NotSupported("its agent is of an older version that does not pass on what its Envoy shows")
         return NoChannel("it is connected, but its agent has not opened its channel yet; try again")
+
+
+@asynccontextmanager
+async def _acquired(turns: asyncio.Semaphore, seconds_max: float, refusal: str) -> AsyncIterator[None]:
+    """A turn; Unavailable where there is none in time."""
+    try:
+        async with asyncio.timeout(seconds_max):
+            await turns.acquire()
+    except TimeoutError:
+        raise Unavailable(refusal) from None
+    try:
+        yield
+    finally:
+        turns.release()
 
 
 async def _masked(path: str, page: bytes) -> bytes:
