@@ -15,7 +15,7 @@ import msgspec
 
 from bench.figures import Figure, table
 
-PARTS = ("store", "api", "policies", "lists", "watches", "kube", "gateway", "latency", "startup")
+PARTS = ("store", "database", "api", "policies", "lists", "watches", "kube", "gateway", "latency", "startup")
 
 
 def main() -> int:

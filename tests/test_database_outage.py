@@ -141,6 +141,8 @@ def check_reads(mesh: LiveMesh) -> None:
     admin = (mesh.directory / "cp" / "admin-token").read_text()
     assert mesh.request("GET", "/who-am-i", Authorization=f"Bearer {admin}").status == 200
     assert mesh.request("GET", "/ready").status == 200
+    assert mesh.request("GET", "/_export").status == 200
+    assert "koguma_store_unwritable 1" in mesh.request("GET", "/metrics").text
 
 
 def check_writes(outage: Outage, file: Path) -> None:

@@ -75,4 +75,4 @@ def test_a_part_that_does_not_exist_is_refused_with_those_that_do():
     command = [sys.executable, "-m", "bench", "stor"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "store, api, policies, lists, watches, kube, gateway, latency, startup" in done.stderr
+    assert "store, database, api, policies, lists, watches, kube, gateway, latency, startup" in done.stderr

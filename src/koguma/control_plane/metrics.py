@@ -15,6 +15,7 @@ def gauges(store: Store, background: Background, n_watches: int, proxies: Iterat
     yield "koguma_store_batches", "Group commits.", "counter", store.batches
     yield "koguma_store_conflicts", "Appends where another was first.", "counter", store.conflicts
     yield "koguma_store_lost", "Appends whose outcome had to be looked up.", "counter", store.lost
+    yield "koguma_store_unwritable", "Whether the database takes no writes.", "gauge", bool(store.unwritable)
     yield "koguma_store_full", "Whether there is no room to store more.", "gauge", bool(store.full)
     yield from proxies
     yield "koguma_api_watches", "Watches that are open.", "gauge", n_watches
