@@ -207,6 +207,8 @@ def test_the_own_zone_is_online_while_a_control_plane_serves_it():
 class States:
     """The states of proxies, and how often each was asked for."""
 
+    problem = ""
+
     def __init__(self):
         self.asked = 0
         self.known = {}

@@ -4,6 +4,7 @@ import pytest
 
 from koguma.cli import main
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, SECRET
+from koguma.fleet.shared_states import SharedStates
 from koguma.xds.contract import ProxyStatus, ResponseCount
 from tests import build
 from tests.build import dataplane, inbound
@@ -275,6 +276,24 @@ def test_what_is_shown_is_of_the_moment_and_never_cached(plane):
             assert counts == {"responsesSent": str(number), "responsesAcknowledged": str(number)}
 
 
+def test_answers_say_when_the_states_of_other_control_planes_are_old(plane, monkeypatch):
+    paths = (
+        "/mesh-insights",
+        "/meshes/default/dataplane-insights/web-1",
+        "/meshes/default/dataplanes/_overview",
+        "/zones/default/_overview",
+        "/global-insight",
+        "/apis/kuma.io/v1alpha1/meshinsights",
+        "/apis/kuma.io/v1alpha1/meshinsights/default",
+    )
+    assert {plane("GET", path).headers.get("Warning") for path in paths} == {None}
+    monkeypatch.setattr(SharedStates, "problem", "the store has not answered")
+    assert {plane("GET", path).headers.get("Warning") for path in paths} == {
+        '299 - "the store has not answered"'
+    }
+    assert plane("GET", "/meshes").headers.get("Warning") is None
+
+
 # The Kubernetes form.
 
 
@@ -372,6 +391,7 @@ def test_the_right_in_one_namespace_shows_the_insights_of_that_one(plane):
     bind_role(plane, "nora", "proxies-and-insights", "mesh-default")
     found = [plane("GET", path, Impersonate_User="nora").status for path in IN_KUBE]
     assert found == [200, 200, 403, 403, 403], "summaries are about all of a mesh, in whichever namespace"
+    assert statuses(plane, "nora", *OF_DEFAULT) == [403, 200, 403, 403, 403]
     elsewhere = "/apis/kuma.io/v1alpha1/namespaces/mesh-other/dataplaneinsights"
     assert statuses(plane, "nora", elsewhere, "/apis/kuma.io/v1alpha1/dataplaneinsights") == [403, 403]
 

@@ -33,6 +33,13 @@ def test_what_came_from_a_zone_is_of_no_zone_there(above):
     assert above("PUT", "/meshes/default/meshtimeouts/moved", written).status == 200
 
 
+def test_it_knows_of_no_proxies_and_says_so_in_numbers(above):
+    assert above("GET", "/mesh-insights/default").json["dataplanes"] == {}
+    assert above("GET", "/meshes/default/service-insights").json["total"] == 0
+    assert above("GET", "/zones/_overview").json["items"] == []
+    assert above("GET", "/global-insight").json["zones"]["controlPlanes"] == {"online": 0, "total": 0}
+
+
 def test_the_configuration_of_a_proxy_is_for_zones_to_show(above):
     answer = above("GET", "/meshes/default/dataplanes/web/_config")
     assert (answer.status, answer.json["detail"]) == (405, "Not allowed on global CP")

@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from koguma.access.authorizer import WRITE_VERBS
-from koguma.api import plain
+from koguma.api import plain, reasons
 from koguma.api.call import Call, answer_json
 from koguma.api.plain import PlainObjects
 from koguma.application import advice, compare_and_swap, quota, transactions
@@ -193,7 +193,7 @@ class Apply:
     ) -> tuple[Admitted, list[Operation]]:
         context = self._context
         if draft.kind.read_only_at(context.control_plane):
-            raise NotAllowed(plain.read_only_reason(draft.kind, context))
+            raise NotAllowed(reasons.read_only(draft.kind, context))
         before = transactions.replaced_object(context, draft)
         access = WriteAccess(call.user)
         return transactions.put(context, access, draft, before, unknown_fields, mesh_field, secrets)

@@ -37,6 +37,9 @@ async def read_beside(read: Callable[[bytes], T], data: bytes, bytes_on_loop: in
     return await asyncio.get_running_loop().run_in_executor(_reader, read, data)
 
 
+_WARNING_LENGTH_MAX: Final = 500
+
+
 class Call:
     """A request and its user; the body is read only when a handler asks for it."""
 
@@ -136,3 +139,15 @@ def answer(
 def answer_json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     """An answer made of a value."""
     return answer(msgspec.json.encode(value), status, headers)
+
+
+def warning(text: str) -> str:
+    """The value of a Warning header, as Kubernetes' clients read it."""
+    clean = "".join(c if c.isprintable() else " " for c in text[:_WARNING_LENGTH_MAX])
+    quoted = clean.replace("\\", "\\\\").replace('"', '\\"')
+    return f'299 - "{quoted}"'
+
+
+def stale_headers(problem: str) -> dict[str, str]:
+    """The headers of an answer that may be old, with the reason; none where there is no reason."""
+    return {"Warning": warning(problem)} if problem else {}

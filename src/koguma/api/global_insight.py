@@ -11,7 +11,7 @@ from aiohttp import web
 
 from koguma.access.authorizer import Attempt
 from koguma.access.user import User
-from koguma.api.call import Call, answer_json
+from koguma.api.call import Call, answer_json, stale_headers
 from koguma.application.context import Context
 from koguma.fleet.insights.insights import Insights
 from koguma.model.kind import Kind
@@ -32,7 +32,8 @@ class GlobalInsight:
         dataplane = self._context.kinds["Dataplane"]
         names = [mesh.name for mesh in self._context.state.listed("Mesh")]
         meshes = [name for name in names if may_list(dataplane, name)]
-        return answer_json(await self._insights.in_numbers(meshes, may_list, self._clock()))
+        insight = await self._insights.in_numbers(meshes, may_list, self._clock())
+        return answer_json(insight, headers=stale_headers(self._insights.problem))
 
     async def totals(self, call: Call) -> web.StreamResponse:
         """How many objects there are outside of meshes, by kind; the older answer."""

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from koguma.access.user import User
 from koguma.api import lists
-from koguma.api.call import Call, answer, answer_json
+from koguma.api.call import Call, answer, answer_json, stale_headers
 from koguma.application import inline_secrets
 from koguma.application.context import Context
 from koguma.fleet.insights.insights import Insights
@@ -51,7 +51,7 @@ class Overviews:
         shown = (self._overview(call.user, resource, kind) for resource in resources[page.offset : end])
         items = [msgspec.json.encode(overview) for overview in shown]
         call.is_compressible = True
-        return answer(lists.body(items, len(resources), link))
+        return answer(lists.body(items, len(resources), link), headers=stale_headers(self._insights.problem))
 
     async def get(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
         """One overview."""
@@ -59,7 +59,8 @@ class Overviews:
         context.check(call.user, "get", kind, mesh, name)
         if kind.is_mesh_scoped:
             context.check_mesh(call.user, mesh)
-        return answer_json(self._overview(call.user, context.find(call.user, kind, mesh, name), kind))
+        overview = self._overview(call.user, context.find(call.user, kind, mesh, name), kind)
+        return answer_json(overview, headers=stale_headers(self._insights.problem))
 
     def _overview(self, user: User, resource: Resource, kind: Kind) -> dict[str, Json]:
         visible = inline_secrets.visible(self._context, user, resource)

@@ -6,8 +6,8 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from koguma.api import compression, lists, patches, tracing
-from koguma.api.call import Call, answer, answer_json
+from koguma.api import compression, lists, patches, reasons, tracing
+from koguma.api.call import Call, answer, answer_json, stale_headers
 from koguma.api.plain_encoder import PlainEncoder
 from koguma.application import (
     admission_candidate,
@@ -62,8 +62,11 @@ class PlainObjects:
 
     def show(self, call: Call, resource: Resource) -> web.Response:
         """An object in the form that the query asks for, with its ETag; a computed one has none."""
-        if self._context.kinds[resource.kind].computed is not None:
-            return answer(self._encoding(call)(resource))
+        kind = self._context.kinds[resource.kind]
+        if kind.computed is not None:
+            return answer(
+                self._encoding(call)(resource), headers=stale_headers(self._context.problem_of(kind))
+            )
         headers = {"ETag": etag(resource.revision)}
         if call.header("If-None-Match") == headers["ETag"]:
             return web.Response(status=304, headers=headers)
@@ -107,7 +110,7 @@ class PlainObjects:
         end = page.offset + page.size
         link = lists.next_link(call.request, end) if end < len(resources) else None
         items = list(map(encode, await context.filled(kind, resources[page.offset : end])))
-        headers = {"Koguma-Revision": str(context.state.revision)}
+        headers = {"Koguma-Revision": str(context.state.revision)} | stale_headers(context.problem_of(kind))
         call.is_compressible = not compression.may_hold_secrets(kind)
         return answer(lists.body(items, len(resources), link), headers=headers)
 
@@ -189,7 +192,7 @@ class PlainObjects:
 
     def _check_writable(self, kind: Kind) -> None:
         if kind.read_only_at(self._context.control_plane):
-            raise NotAllowed(read_only_reason(kind, self._context))
+            raise NotAllowed(reasons.read_only(kind, self._context))
 
     def _draft(self, document: Json, kind: Kind, mesh: str, name: str) -> Draft:
         is_kubernetes = isinstance(document, dict) and "apiVersion" in document
@@ -290,19 +293,6 @@ def field_validation(call: Call) -> FieldValidation:
     except ValueError:
         choices = ", ".join(choice.value for choice in FieldValidation)
         raise BadRequest(f'query parameter "fieldValidation" must be one of {choices}') from None
-
-
-def read_only_reason(kind: Kind, context: Context) -> str:
-    """Why a kind cannot be written here, and where it can."""
-    if kind.read_only:
-        return f"{kind.name} is written by the control plane alone"
-    other = "a zone" if context.control_plane.is_global else "the Global"
-    return f"On this control plane {kind.name} is read-only; write it on {other} control plane"
-
-
-def unwatchable(kind: Kind) -> str:
-    """Why a kind cannot be watched."""
-    return f"{kind.name} is computed when it is read, and cannot be watched; ask again"
 
 
 def _form(word: str) -> Form:

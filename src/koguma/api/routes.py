@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 from aiohttp import web
 
-from koguma.api import parameters, plain
+from koguma.api import parameters, reasons
 from koguma.api.apply import Apply
 from koguma.api.backup import Backup
 from koguma.api.call import Call
@@ -101,7 +101,7 @@ def objects(kinds: Kinds, handlers: PlainObjects, watches: Watches) -> Route:
     async def show(call: Call, kind: Kind, mesh: str | None) -> web.StreamResponse:
         if call.query and call.flag("watch"):
             if kind.computed is not None:
-                raise NotAllowed(plain.unwatchable(kind))
+                raise NotAllowed(reasons.unwatchable(kind))
             return await watches.watch(call, kind, mesh)
         return await handlers.list(call, kind, mesh)
 

@@ -1,7 +1,7 @@
 """Computed objects: objects of kinds that nobody stores, made from stored ones when they are read."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from koguma.model.resource import Resource
 
@@ -12,6 +12,10 @@ class ComputedObjects(Protocol):
     They have no revision and no uid. An object of a list may lack its spec until it is `filled`, so that a
     page of a long list costs as much as its own objects.
     """
+
+    @property
+    def problem(self) -> str:
+        """Why the objects may not be of this moment; empty where they are."""
 
     async def prepare(self, kind: str, mesh: str | None) -> None:
         """Compute ahead what objects of a kind need, in small steps, so that other requests are served."""
@@ -28,6 +32,8 @@ class ComputedObjects(Protocol):
 
 class NothingComputed:
     """The source where nothing computes anything."""
+
+    problem: Final = ""
 
     async def prepare(self, _kind: str, _mesh: str | None) -> None:
         """Nothing."""

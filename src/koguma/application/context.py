@@ -132,6 +132,10 @@ class Context(msgspec.Struct, frozen=True):
             return self.state.listed(kind.stored_as, mesh)
         return self.computed.listed(kind.name, mesh)
 
+    def problem_of(self, kind: Kind) -> str:
+        """Why objects of a kind may be old: they are computed, and the store does not answer; or empty."""
+        return self.computed.problem if kind.computed is not None else ""
+
     async def prepare(self, kind: Kind, mesh: str | None) -> None:
         """Compute ahead what objects of a kind need that are not stored."""
         if kind.computed is not None:

@@ -11,7 +11,7 @@ from multidict import CIMultiDict
 
 from koguma.access.user import User
 from koguma.api import compression
-from koguma.api.call import JSON, Call
+from koguma.api.call import JSON, Call, warning
 from koguma.api.kube import negotiation
 from koguma.api.kube.encoder import KubeEncoder
 from koguma.api.kube.negotiation import AcceptedFormat, AnswerFormat
@@ -24,7 +24,6 @@ from koguma.model.resource import Resource
 from koguma.model.schema import Json
 from koguma.model.violation import truncated_texts
 
-_WARNING_LENGTH_MAX: Final = 500
 PREPARED_SIZE: Final = 100  # objects, which take about 10 ms in protobuf
 
 
@@ -150,10 +149,5 @@ def encoded_response(
         {"Content-Type": content_type, "Cache-Control": "no-cache, private"}
     )
     for text in truncated_texts(dict.fromkeys(warnings)):
-        headers.add("Warning", f'299 - "{_quoted(text)}"')
+        headers.add("Warning", warning(text))
     return web.Response(body=body, status=status, headers=headers)
-
-
-def _quoted(text: str) -> str:
-    clean = "".join(c if c.isprintable() else " " for c in text[:_WARNING_LENGTH_MAX])
-    return clean.replace("\\", "\\\\").replace('"', '\\"')

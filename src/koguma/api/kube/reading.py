@@ -41,7 +41,8 @@ class KubeReads:
             await self.wait_for_revision(options.revision(call.query.get("resourceVersion")))
         await self._context.prepare(target.endpoint.kind, target.mesh or target.name)
         found = await self._context.conversions.shown([self._finder.get(target)], target.endpoint)
-        return self._answers.one(call, target, found[0])
+        problem = self._context.problem_of(target.endpoint.kind)
+        return self._answers.one(call, target, found[0], warnings=(problem,) if problem else ())
 
     async def list(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """A list, or a part of it."""
@@ -69,7 +70,7 @@ class KubeReads:
         listed = [resource for _, resource in chunk.objects]
         resources = await self._context.filled(target.endpoint.kind, listed)
         resources = await self._context.conversions.shown(resources, target.endpoint)
-        return self._answers.many(call, target, resources, meta, self._unreadable_warnings(target.endpoint))
+        return self._answers.many(call, target, resources, meta, self._list_warnings(target.endpoint))
 
     def _of_visible(
         self, call: Call, target: RequestTarget, matches: ResourceFilter | None
@@ -151,7 +152,10 @@ class KubeReads:
 
         return matches
 
-    def _unreadable_warnings(self, endpoint: KubeEndpoint) -> Iterator[str]:
-        """Warnings about objects that a list leaves out since they cannot be decoded."""
+    def _list_warnings(self, endpoint: KubeEndpoint) -> Iterator[str]:
+        """Warnings about objects that a list leaves out since they cannot be decoded, or that may be old."""
+        problem = self._context.problem_of(endpoint.kind)
+        if problem:
+            yield problem
         for unreadable in self._finder.unreadable(endpoint):
             yield f"{unreadable.key} is not in this list: {unreadable.error}"

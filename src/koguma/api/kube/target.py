@@ -7,7 +7,7 @@ import msgspec
 
 from koguma.access.authorizer import Attempt, denied
 from koguma.access.user import User
-from koguma.api import plain
+from koguma.api import reasons
 from koguma.application import computed_access
 from koguma.application.context import Context
 from koguma.kube import namespaced_names
@@ -59,7 +59,7 @@ def check_writable(context: Context, target: RequestTarget, verb: str) -> None:
     """Raise NotAllowed where nobody may do this to objects of an endpoint, or not on this control plane."""
     endpoint = target.endpoint
     if not namespaced_names.is_native(endpoint.kind) and endpoint.kind.read_only_at(context.control_plane):
-        raise NotAllowed(plain.read_only_reason(endpoint.kind, context))
+        raise NotAllowed(reasons.read_only(endpoint.kind, context))
     if verb not in endpoint.verbs:
         why = _WHY_NOT.format(endpoint.view.instead) if endpoint.view else _empty_reason(endpoint)
         raise NotAllowed(f"the server does not allow this method on the requested resource{why}")
@@ -68,7 +68,7 @@ def check_writable(context: Context, target: RequestTarget, verb: str) -> None:
 def check_watchable(target: RequestTarget) -> None:
     """Raise NotAllowed where objects are computed when they are read, so that no change of them is known."""
     if "watch" not in target.endpoint.verbs:
-        why = plain.unwatchable(target.endpoint.kind)
+        why = reasons.unwatchable(target.endpoint.kind)
         raise NotAllowed(f"the server does not allow this method on the requested resource: {why}")
 
 

@@ -47,6 +47,10 @@ class FleetStates(Protocol):
     def instances(self) -> tuple[InstanceState, ...]:
         """The control planes of this store."""
 
+    @property
+    def problem(self) -> str:
+        """Why the states may be old; empty where they are not."""
+
 
 class Insights:
     """The insights of one store. `states` is None until there are any."""
@@ -68,6 +72,12 @@ class Insights:
         self._counts: dict[str, tuple[float, MeshCounts]] = {}  # by mesh: when they were made
         # By kind: the subjects as the store listed them, and an insight without a spec for each.
         self._bare: dict[str, tuple[object, tuple[Resource, ...]]] = {}
+
+    @property
+    def problem(self) -> str:
+        """Why insights may be old; empty where they are not."""
+        states = self._states()
+        return states.problem if states is not None else ""
 
     # Objects.
 
