@@ -149,6 +149,24 @@ def test_insights_are_about_the_proxies_of_all_control_planes(pair, joined):
     until(lambda: Kumactl(pair[0]).meshes()["default"].startswith("0/"))
 
 
+def test_what_a_proxy_brought_stays_when_it_goes_and_comes_back_at_once(pair, joined, monkeypatch):
+    monkeypatch.setattr("koguma.fleet.fleet.DEREGISTRATION_SECONDS", 0.5)
+    monkeypatch.setattr("koguma.fleet.registration.CLAIM_SECONDS", 0.2)
+    first, second = pair
+    before = joined(first, "web-8")
+    until(lambda: second("GET", "/meshes/default/dataplanes/web-8").status == 200)
+    away = joined(second, "web-8")
+    first.run(before.close())
+    after = joined(first, "web-8")
+    second.run(away.close())
+    fleets = [plane.plane._proxies.fleet for plane in pair]
+    until(lambda: not fleets[1]._deregistrations and not fleets[1]._registration._claims)
+    stored = second.plane.store.state.named("Dataplane", "default", "web-8")
+    assert stored.annotations[CONNECTED_TO] == instance(first), "who left it does not claim it"
+    first.run(after.close())
+    until(lambda: second("GET", "/meshes/default/dataplanes/web-8").status == 404)
+
+
 def test_a_service_counts_the_proxies_of_all_control_planes(pair, joined):
     first, second = pair
     connections = [joined(first, "web-1"), joined(second, "web-2")]

@@ -170,7 +170,8 @@ class Fleet:
         self.rounds.leave(key)
         self._on_change(key.mesh)
         if proxy.registered and not self._stopping:
-            removal = self._registration.remove_later(proxy.proxy, DEREGISTRATION_SECONDS)
+            brought = self._registration.left(proxy.proxy)
+            removal = self._registration.remove_later(brought, DEREGISTRATION_SECONDS)
             task = self.context.background.once(f"deregistration of {key.name}", removal)
             self._deregistrations[key] = task
             task.add_done_callback(lambda _done: self._deregistrations.pop(key, None))

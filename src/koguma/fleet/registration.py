@@ -205,6 +205,11 @@ class Registration:
             if await compare_and_swap.written_if_first(self._context.store, transaction):
                 return
 
+    def left(self, resource: Resource) -> Resource:
+        """A proxy has gone: it is claimed no more. Gives its object as the store has it."""
+        seen = self._claims.pop(resource.key, None)
+        return resource if seen is None else _connected(resource, seen)
+
     async def remove_later(self, resource: Resource, delay_seconds: float) -> None:
         """Remove it after a while, unless it has connected again, here or elsewhere."""
         await asyncio.sleep(delay_seconds)
@@ -228,8 +233,7 @@ class Registration:
         now = self._context.state.get(resource.key)
         if now is None or not is_registered(now) or self._states.is_elsewhere(now.key):
             return
-        owner = self._claims.get(now.key, resource.annotations.get(CONNECTED_TO))
-        if now.annotations.get(CONNECTED_TO) != owner:
+        if now.annotations.get(CONNECTED_TO) != resource.annotations.get(CONNECTED_TO):
             return
         deletion = tuple(transactions.delete(self._context, now, now.revision))
         transaction = Transaction(deletion, SYSTEM, "proxy disconnected")
