@@ -145,9 +145,9 @@ def servers(tmp_path):
         yield [stack.enter_context(HttpsServer(folder)) for folder in folders]
 
 
-def asked(plane, states, ca, bytes_max=1000, times=1):
+def asked(plane, states, ca, certificate="", bytes_max=1000, times=1):
     async def ask():
-        calls = PeerCalls(PeerTrust(ca, ""))
+        calls = PeerCalls(PeerTrust(ca, certificate))
         peers = Peers(states, calls, lambda asked: peer_tokens.issue(SECRET, "here", asked, NOW))
         try:
             for _ in range(times):
@@ -219,6 +219,19 @@ def test_whom_the_ca_of_the_store_does_not_verify_gets_no_token(plane, servers):
         with pytest.raises(Unavailable, match=words):
             asked(plane, states, two.ca.decode())
     assert one.requests == []
+
+
+def test_an_operators_certificates_are_trusted_by_their_own_chain_and_name(plane, servers):
+    one, two = servers
+    one.reply = lambda _asked: Reply(b"page")
+    at = {
+        address: States(InstanceState(id="one", address=address))
+        for address in (one.url, "https://localhost:1")
+    }
+    assert asked(plane, at[one.url], "", certificate=one.ca.decode()) == b"page"
+    with pytest.raises(NotConnected):
+        asked(plane, at[one.url], "", certificate=two.ca.decode())
+    assert len(one.requests) == 1
 
 
 def test_only_control_planes_that_live_are_asked(plane, servers):
