@@ -150,7 +150,8 @@ class StateMirror:
         other.see(row, seconds, is_alone=self._is_alone)
         other.version = max([other.version, row.version, *(state.version for state in states)])
         if was_gone != other.is_gone:
-            words = "a control plane is gone" if other.is_gone else "a control plane is back"
+            gone = "a control plane has stopped" if row.beat == LEFT else "a control plane is gone"
+            words = gone if other.is_gone else "a control plane is back"
             _log.info(words, instance=row.instance, proxies=len(other.states))
         is_same = was_gone == other.is_gone and was_remembered == other.is_remembered
         touched = set() if is_same else _meshes(other)

@@ -15,7 +15,7 @@ import structlog
 from koguma.fleet.local_states import LocalStates
 from koguma.fleet.proxy_state import ProxyState
 from koguma.model.resource import Key
-from koguma.store.log import LogFull, LogLost
+from koguma.store.log import LogLost
 from koguma.store.proxy_states import InstanceRow, ProxyStateTable, StateRow
 
 FLUSH_SECONDS: Final = 0.5
@@ -50,7 +50,6 @@ class StateWriter:
         self._n_flushes = 0
         self._written = _NEVER  # the beat of the last flush that is known to be written
         self._unremoved: list[Key] = []  # rows of proxies that are forgotten
-        self._is_lost = False
 
     async def run(self) -> None:
         """Write what changes, until cancelled."""
@@ -74,11 +73,8 @@ class StateWriter:
                 for key in changed:
                     local.note(key)
             self._unremoved += removed
-            self._report(lost)
-        else:
-            if self._is_lost:
-                _log.info("states of proxies are written again")
-            self._is_lost = False
+            # That the store is lost is logged where it is read.
+            _log.debug("states of proxies wait for the store", reason=str(lost))
 
     async def leave(self) -> None:
         """Say that this control plane stops."""
@@ -118,11 +114,6 @@ class StateWriter:
             if number % _PAUSE_EVERY == 0:
                 await asyncio.sleep(0)
         return rows
-
-    def _report(self, lost: LogLost) -> None:
-        if not self._is_lost and not isinstance(lost, LogFull):  # a full store logs that itself
-            _log.warning("states of proxies wait for the store", reason=str(lost))
-        self._is_lost = True
 
 
 def encoded(state: ProxyState) -> bytes:
