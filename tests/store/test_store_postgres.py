@@ -18,9 +18,10 @@ from store_cases import (
     transaction_of,
 )
 
-from koguma.model.errors import AlreadyExists, Conflict, Unavailable
+from koguma.model.errors import AlreadyExists, Conflict, Gone, Unavailable
 from koguma.store import Delete, Put, Store, StoreUnusable, Transaction, open_store
 from koguma.store.postgres import PostgresLog
+from koguma.store.row import Row
 
 
 @pytest.fixture(params=["direct", "pooled"])
@@ -184,3 +185,25 @@ async def test_a_restored_backup_is_read_anew(opened, backend) -> None:
     [change] = await store.write(Transaction((Put(make_resource("after")),), "tester"))
     assert change.revision == 3
     assert sorted(one.name for one in contents(store)) == ["after", "n-0", "n-1"]
+
+
+async def test_an_append_to_another_history_is_not_taken(opened, backend) -> None:
+    """After a failover that lost writes, the newest revision may have the same number and be another one."""
+    store = await opened()
+    await store.write(puts(make_resource("a")))
+    await store.close()
+    log = backend.log()
+    await log.open()
+    await log.load()
+    columns = ", ".join(Row._fields)
+    [stored] = backend.server.fetch(f"SELECT {columns} FROM changes", backend.url)
+    row = Row(*stored)._replace(revision=2, name="b", core_name="b")
+    backend.server.execute("UPDATE changes SET transaction_id = 'another'", backend.url)
+    assert not await log.append(1, [row])
+    with pytest.raises(Gone):
+        await log.since(1)
+    with pytest.raises(Gone):
+        await log.append_locked(1, lambda _changes: [row])
+    await log.load()
+    assert await log.append(1, [row])
+    await log.close()
