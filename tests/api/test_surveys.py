@@ -13,12 +13,15 @@ import pytest
 from koguma.api.survey_answers import AT_ONCE_MAX
 from koguma.envoy import admin_channel
 from koguma.fleet import envoy_survey
+from koguma.model.resource import Key
 from tests import build
 from tests.control_plane import LocalControlPlane
 from tests.proxy_connections import connect
+from tests.waiting import until
 
 TOP = "/meshes/default/_top?seconds=0.1"
 ENDPOINTS = "/meshes/default/meshservices/web/_endpoints?seconds=0.1"
+WEB = Key("Dataplane", "default", "default", "", "web-1")
 OURS = ["feature-access-log-pipe", admin_channel.FEATURE]
 ROLES = """
 access:
@@ -70,6 +73,7 @@ def agent(plane: LocalControlPlane, answer: bytes) -> Iterator[None]:
             aiohttp.ClientSession() as session,
             session.ws_connect(url, params=query, headers=headers, ssl=tls) as channel,
         ):
+            await channel.receive_str()  # the greeting
             opened.set()
             async for message in channel:
                 request = admin_channel.read_request(message.data)
@@ -78,14 +82,19 @@ def agent(plane: LocalControlPlane, answer: bytes) -> Iterator[None]:
 
     async def start() -> "asyncio.Task[None]":
         task = asyncio.create_task(serve())
-        await opened.wait()
+        opening = asyncio.create_task(opened.wait())
+        await asyncio.wait((task, opening), return_when=asyncio.FIRST_COMPLETED)
+        assert opened.is_set(), task
         return task
 
     async def stop(task: "asyncio.Task[None]") -> None:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
+    channels = plane.plane._proxies._channels
+    until(lambda: channels.of(WEB) is None, "the agent before has gone")
     task = plane.run(start())
+    until(lambda: channels.of(WEB) is not None, "the control plane has the channel")
     try:
         yield
     finally:

@@ -127,6 +127,34 @@ def test_an_external_service_is_what_callers_see_of_it():
     )
 
 
+def test_an_external_service_that_nobody_calls_has_the_endpoints_that_are_written():
+    written = [{"address": "1.1.1.1", "port": 443}, {"address": "api.example", "port": 443}]
+    outside = build.resource(build.external_service("outside", endpoints=written, mesh="shop"))
+    shown = report(outside)
+    assert [(each.address, each.state) for each in shown.endpoints] == [
+        ("1.1.1.1:443", "unknown"),
+        ("api.example:443", "unknown"),
+    ]
+    assert (shown.state, shown.reasons) == ("unknown", ("none of the 0 proxies that answered calls it",))
+
+
+def test_a_zone_egress_on_the_way_is_named():
+    networking = {"address": "10.0.0.9", "port": 10002}
+    egress = build.resource(build.document("ZoneEgress", "egress-1", "", networking=networking))
+    written = [{"address": "1.1.1.1", "port": 443}]
+    outside = build.resource(build.external_service("outside", endpoints=written, mesh="shop"))
+    in_mesh = build.resource(build.mesh("shop", mtls=build.builtin_mtls(), routing={"zoneEgress": True}))
+    db = pipeline.load(ALL, HERE, [in_mesh, egress, outside])
+    (cluster,) = service_health.clusters(db, outside.key).values()
+    hosts = [Host("10.0.0.9:10002", {"rq_total": 1}), Host("1.1.1.1:443", {}, is_ejected=True)]
+    seen = Observations(1, [EnvoyAnswers(str(each.address), {}, {cluster: (each,)}) for each in hosts])
+    shown = service_health.report(db, outside.key, seen)
+    assert [(each.address, each.proxy, each.state) for each in shown.endpoints] == [
+        ("1.1.1.1:443", "", "ejected"),
+        ("10.0.0.9:10002", "egress-1", "healthy"),
+    ]
+
+
 # An endpoint, and by whose word.
 
 
@@ -223,7 +251,7 @@ def test_a_proxy_that_is_not_connected():
 def test_an_endpoint_that_nobody_was_asked_about():
     shown = report(service(), dataplane())
     assert [each.state for each in shown.endpoints] == ["unknown"]
-    assert (shown.state, shown.reasons) == ("unknown", ())
+    assert (shown.state, shown.reasons) == ("unknown", ("none of the 0 proxies that answered calls it",))
 
 
 def test_an_envoy_that_was_started_anew_counts_from_there():

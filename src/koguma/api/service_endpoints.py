@@ -54,6 +54,10 @@ class ServiceEndpoints:
         connected = {state.key: state.core_name for state in self._surveys.connected(mesh)}
         calling = _calling(db, destination, tuple(connected))
         callers = envoy_survey.spread(calling, limit)
+        if serving.egresses(db, destination):  # they call it for the others
+            egresses = {state.key: state.core_name for state in self._surveys.egresses()}
+            callers, calling = (*callers, *egresses), (*calling, *egresses)
+            connected |= egresses
         serving_proxies = [key for key in dict.fromkeys(each.proxy for each in inbounds) if key in connected]
         own = envoy_survey.spread(serving_proxies, limit)
         survey = await self._asked(_paths(db, destination, callers, own), seconds)

@@ -10,7 +10,7 @@ from koguma.api.call import Call
 from koguma.fleet.envoy_views import EnvoyViews
 from koguma.fleet.proxy_state import ProxyState
 from koguma.fleet.shared_states import SharedStates
-from koguma.identity.proxy_types import SIDECAR
+from koguma.identity.proxy_types import EGRESS, SIDECAR
 from koguma.model.errors import BadRequest, Unavailable
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -43,6 +43,12 @@ class Surveys:
         states = self._states()
         if states is not None:
             yield from (state for state in states.connected(mesh) if state.key.kind == SIDECAR.kind)
+
+    def egresses(self) -> Iterator[ProxyState]:
+        """The zone egresses that are connected, in key order."""
+        states = self._states()
+        if states is not None:
+            yield from (state for state in states.connected() if state.key.kind == EGRESS.kind)
 
     def of(self, key: Key) -> ProxyState | None:
         """The state of a proxy; None where no control plane has seen it."""

@@ -107,10 +107,12 @@ def report(db: Db, destination: Key, seen: Observations) -> ServiceReport:
     known = {(each.port, each.address) for each in inside}
     endpoints = (*inside, *_outside(db, destination, seen, known))
     obstacles = serving.obstacles(db, destination)
-    reasons = (*obstacles, *_reasons_of_callers(db, destination, seen, endpoints))
     state, summary = _verdict(endpoints, obstacles)
     names = frozenset(clusters(db, destination).values())
     n_callers = sum(not names.isdisjoint(each.hosts) for each in seen.callers)
+    reasons = (*obstacles, *_reasons_of_callers(db, destination, seen, endpoints))
+    if not n_callers:
+        reasons += (f"none of the {len(seen.callers)} proxies that answered calls it",)
     return ServiceReport(state, summary, reasons, endpoints, n_callers)
 
 
@@ -163,21 +165,26 @@ def _words(inbound: ServingInbound, callers: CallersWord, seen: Observations) ->
 def _outside(
     db: Db, destination: Key, seen: Observations, known: set[tuple[str, str]]
 ) -> Iterator[EndpointReport]:
-    """What callers have as endpoints that no inbound is: outside of the mesh, or gone since."""
+    """Endpoints that no inbound is: outside of the mesh, zone egresses on the way there, or gone since.
+
+    It is what callers have; where none has any, what is written.
+    """
+    egresses, written = serving.egresses(db, destination), serving.outside(db, destination)
     for port, cluster in clusters(db, destination).items():
         looks: dict[str, list[TwoLooks]] = {}
         for caller in seen.callers:
             for address, look in caller.looks(cluster).items():
                 looks.setdefault(address, []).append(look)
-        for address in sorted(looks):
+        for address in sorted(looks) or written.get(port, ()):
             if (port, address) in known:
                 continue
-            callers = endpoint_health.callers_word(looks[address])
+            callers = endpoint_health.callers_word(looks.get(address, ()))
             words = tuple(endpoint_health.of_callers(callers, seen.seconds))
             yield EndpointReport(
                 port=port,
                 address=address,
                 state=endpoint_health.state(words),
+                proxy=egresses.get(address, ""),
                 words=tuple(word for word in words if word.text),
                 callers=callers,
             )

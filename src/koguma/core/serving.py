@@ -63,6 +63,32 @@ def _selecting(db: Db, destination: Key, port: Port) -> Iterator[tuple[Key, str]
                     yield key, theirs.section
 
 
+def outside(db: Db, destination: Key) -> Mapping[str, tuple[str, ...]]:
+    """The endpoints that are written in a MeshExternalService, by port; names are resolved by callers."""
+    if destination.kind != "MeshExternalService":
+        return {}
+    return {
+        port.section: tuple(
+            each.path or host_and_port(each.ip or each.address, each.port)
+            for each in external.endpoints(db, destination, port.section)
+        )
+        for port in _ports(db, destination)
+    }
+
+
+def egresses(db: Db, destination: Key) -> Mapping[str, str]:
+    """The zone egresses through which callers here call a destination: core names by address."""
+    if not zone_egress.carries(db, destination):
+        return {}
+    zone, names = world.control_plane(db).zone, {}
+    for key, resource in world.BY_KIND.items(db, (zone_egress.KIND, "")):
+        networking = resource.spec.get("networking") or {}
+        if key.zone == zone:
+            address = networking.get("address") or network.LOOPBACK
+            names[host_and_port(address, networking.get("port") or 0)] = resource.core_name
+    return names
+
+
 def _serving(db: Db, port: str, service: Key, proxy: Key, inbound: InboundNetworking) -> ServingInbound:
     resource = world.RESOURCES.get(db, proxy)
     assert resource is not None, proxy

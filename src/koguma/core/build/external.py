@@ -164,6 +164,15 @@ def has_domains(db: Db, service: Key) -> bool:
     return all(address.domain for address in addresses)
 
 
+def endpoints(db: Db, service: Key, section: str) -> tuple[ExternalEndpoint, ...]:
+    """The endpoints of a port as they are written; none where calls go on to where they were addressed."""
+    resource, port = world.RESOURCES.get(db, service), world.port(db, service, section)
+    if resource is None or port is None:
+        return ()
+    destination = _destination(resource.spec)
+    return _endpoints(destination, port) if destination.type == "Regular" else ()
+
+
 def _destination(spec: Json) -> _ExternalDestination:
     fields = spec.get("destination")
     if fields is not None:
