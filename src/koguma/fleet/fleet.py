@@ -21,7 +21,7 @@ from koguma.fleet.local_states import LocalStates
 from koguma.fleet.node_metadata import run_of
 from koguma.fleet.offers import Offers
 from koguma.fleet.quarantine import Quarantine, held
-from koguma.fleet.readiness import Readiness
+from koguma.fleet.ready_writer import ReadyWriter
 from koguma.fleet.refused_proxies import RefusedProxies
 from koguma.fleet.registration import Registration, document
 from koguma.fleet.roster import Roster
@@ -81,7 +81,7 @@ class Fleet:
         states.attach(self._local, lambda: self.roster.connected, lambda: self.rounds.revision)
         self.sweep = Sweep(self._registration, states)
         self._deregistrations: dict[Key, asyncio.Task[None]] = {}
-        self._readiness = Readiness(context, self._registration, self.roster.is_current)
+        self._ready_writer = ReadyWriter(context, self._registration, self.roster.is_current)
         self._stopping = False
 
     # Proxies come and go.
@@ -179,7 +179,7 @@ class Fleet:
     async def stop(self) -> None:
         """Proxies that disconnect from now on are not deregistered: it is this control plane that leaves."""
         self._stopping = True
-        self._readiness.stop()
+        self._ready_writer.stop()
         for task in self._deregistrations.values():
             task.cancel()
 
@@ -207,7 +207,7 @@ class Fleet:
     def ready(self, proxy: ConnectedProxy) -> None:
         """A proxy can be called now; one that brought its own object gets no calls until then."""
         if proxy.registered and not self._stopping:
-            self._readiness.store(proxy)
+            self._ready_writer.store(proxy)
 
     def secrets_acked(self, proxy: ConnectedProxy, versions: Mapping[str, str]) -> None:
         """A proxy has acknowledged certificates, which may let the next step of a rotation happen."""

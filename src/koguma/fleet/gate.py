@@ -6,6 +6,7 @@ operator wrote never becomes the proxy's: a proxy that brings another one under 
 that brings the same is admitted while the stored object stays as it is.
 """
 
+import hashlib
 from collections.abc import Callable
 from datetime import datetime
 from typing import Final
@@ -25,6 +26,7 @@ from koguma.model.resource import Key, Resource
 from koguma.model.violation import Violation
 
 PROXY: Final = "proxy"
+_AUTHENTICATED_MAX: Final = 1024
 
 ProxyClaims = DataplaneClaims | ZoneClaims
 ProxyToken = VerifiedToken[DataplaneClaims] | VerifiedToken[ZoneClaims]
@@ -45,6 +47,8 @@ class ProxyGate:
         self._identity_from_token = identity_from_token
         self._keys = keys
         self._clock = clock
+        # Tokens that were verified when their connection began, by hash, until the proxy behind it is known.
+        self._authenticated: dict[bytes, VerifiedToken[DataplaneClaims]] = {}
 
     def authenticate(self, token: str) -> None:
         """Raise Unauthenticated unless a token is valid in the mesh that it names itself, or in a zone.
@@ -59,12 +63,23 @@ class ProxyGate:
         mesh = claimed.mesh if claimed else ""
         if not mesh or self._context.state.get(mesh_key(mesh)) is None:
             raise Unauthenticated("the token is no dataplane token of a mesh that is here, and no zone token")
-        tokens.verify(self._keys.ring(DATAPLANE, mesh), bare, self._clock())
+        self._authenticated[_digest(bare)] = tokens.verified_token(
+            self._keys.ring(DATAPLANE, mesh), bare, self._clock()
+        )
+        if len(self._authenticated) > _AUTHENTICATED_MAX:
+            del self._authenticated[next(iter(self._authenticated))]
 
     def presented(self, mesh: str, token: str) -> VerifiedToken[DataplaneClaims]:
         """A valid token of a mesh, to be verified again later; Unauthenticated where it does not hold."""
-        ring = self._keys.ring(DATAPLANE, mesh)
-        return dataplane_auth.verified_token(ring, dataplane_auth.without_bearer(token), self._clock())
+        ring, bare, now = (
+            self._keys.ring(DATAPLANE, mesh),
+            dataplane_auth.without_bearer(token),
+            self._clock(),
+        )
+        verified = self._authenticated.pop(_digest(bare), None)
+        if verified is not None and verified.holds(ring, now):
+            return verified
+        return dataplane_auth.verified_token(ring, bare, now)
 
     def presented_by(self, proxy_type: ProxyType, mesh: str, token: str) -> ProxyToken:
         """A valid token of a proxy of this type; Unauthenticated where it does not hold."""
@@ -197,3 +212,7 @@ def _shown(stored: Resource) -> str:
 def _deletion(stored: Resource) -> str:
     mesh = f" -m {stored.mesh}" if stored.mesh else ""
     return f"koguma delete {stored.kind.lower()} {stored.core_name}{mesh}"
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.blake2b(token.encode(errors="surrogatepass"), digest_size=32).digest()

@@ -86,17 +86,20 @@ class VerifiedToken(Generic[C]):
         self._numbers = numbers
         self._ring = ring  # of the last check
 
+    def holds(self, ring: KeyRing[C], now: datetime) -> bool:
+        """Whether it was verified with this ring and has not expired; cheap."""
+        return ring is self._ring and now.timestamp() < self.claims.exp
+
     def check(self, ring: KeyRing[C], now: datetime) -> None:
         """Raise Unauthenticated once it is no longer valid: expired, revoked, or its key is gone."""
-        at = now.timestamp()
-        if ring is self._ring and at < self.claims.exp:
+        if self.holds(ring, now):
             return
         key = ring.verifiers.get(self._serial)
         if key is None:
             raise Unauthenticated(ring.missing_key(self._serial))
         if key.public_numbers() != self._numbers:
             raise Unauthenticated(_INVALID)
-        _check(ring, self.claims, at)
+        _check(ring, self.claims, now.timestamp())
         self._ring = ring
 
 

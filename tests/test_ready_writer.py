@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from koguma.fleet.readiness import REASON
+from koguma.fleet.ready_writer import REASON
 from koguma.model import labels
 from koguma.store.contract import Put, Transaction
 from koguma.xds.contract import ProxyStatus

@@ -1,4 +1,4 @@
-"""Readiness: stores which of the proxies that brought their own object can be called now.
+"""ReadyWriter: stores which of the proxies that brought their own object can be called now.
 
 One proxy is stored at once. Where thousands become ready, they are stored in groups, since each write wakes
 all that follows the store.
@@ -28,7 +28,7 @@ REASON: Final = "proxy ready"
 _log = structlog.get_logger("koguma.fleet")
 
 
-class Readiness:
+class ReadyWriter:
     """The proxies whose readiness is not stored yet."""
 
     def __init__(
