@@ -100,6 +100,7 @@ def test_every_setting_but_access_can_come_from_a_variable():
             "service_grace",
             "proof_interval",
             "proxy_stay",
+            "ca_rotation",
             "mesh_service_cidr",
             "mesh_external_service_cidr",
             "mesh_multi_zone_service_cidr",

@@ -118,6 +118,40 @@ def test_a_backup_brings_the_ca_along_and_an_old_one_leaves_it(tmp_path):
     assert (tmp_path / "b" / "ca.pem").read_text() == (tmp_path / "a" / "ca.pem").read_text()
 
 
+def test_a_ca_is_rotated_in_three_steps_each_of_which_is_taken_once(tmp_path):
+    def start(step):
+        store = f"sqlite:///{tmp_path}/r.db"
+        with LocalControlPlane(tmp_path / "r", store=store, ca_rotation=step) as plane:
+            assert "another CA" not in plane("GET", "/_check").text
+            ca, served = ((plane.data_dir / name).read_text() for name in ("ca.pem", "tls.pem"))
+            trusted = ssl.create_default_context(cadata=ca)
+            with urllib.request.urlopen(
+                f"https://127.0.0.1:{plane.tls_port}/healthy", context=trusted
+            ) as page:
+                assert page.status == 200
+            return ca, served
+
+    old, _ = start("none")
+    both, _ = start("begin")
+    assert both.startswith(old)
+    new = both.removeprefix(old)
+    for step, expected, issuer in (
+        ("begin", old + new, old),
+        ("use", new + old, new),
+        ("use", new + old, new),
+        ("none", new + old, new),
+        ("end", new, new),
+        ("end", new, new),
+        ("use", new, new),
+    ):
+        ca, served = start(step)
+        assert ca == expected, step
+        assert certificates.is_issued_by(served, issuer), step
+    given_up, _ = start("begin")
+    assert given_up.startswith(new)
+    assert start("end")[0] == new
+
+
 def test_a_ca_without_its_key_stays_where_it_is(tmp_path):
     own = files.server_credentials(tmp_path / "e", (socket.gethostname(),), now())
     (tmp_path / "e" / "ca-key.pem").unlink()

@@ -31,7 +31,7 @@ async def identity_of(settings: Settings, data_dir: Path, store: Store) -> Serve
     """The certificate of the settings, or else one of our own, in the data directory, by the store's CA."""
     if settings.tls_cert_file:
         return _operators(Path(settings.tls_cert_file), Path(settings.tls_key_file))
-    warning = await shared_authority.share(store, data_dir, now())
+    warning = await shared_authority.share(store, data_dir, now(), settings.ca_rotation)
     names = (socket.gethostname(), *settings.hostnames)
     own = files.server_credentials(data_dir, names, now())
     context = server.tls_context(str(own.certificate_path), str(own.key_path))

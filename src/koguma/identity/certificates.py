@@ -106,6 +106,11 @@ def expires_at(certificate: str) -> datetime:
     return _leaf(certificate).not_valid_after_utc
 
 
+def first(certificate: str) -> str:
+    """The first certificate of a PEM, alone."""
+    return _pem(_leaf(certificate))
+
+
 def fingerprint(certificate: str) -> str:
     """The SHA-256 of a certificate, as openssl prints it: `AB:CD:...`."""
     return _leaf(certificate).fingerprint(hashes.SHA256()).hex(":").upper()

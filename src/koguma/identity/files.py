@@ -152,7 +152,10 @@ def authority(data_dir: Path, now: datetime) -> KeyPair | None:
 
 
 def keep_authority(data_dir: Path, shared: KeyPair) -> str:
-    """Make `shared` the CA in `data_dir`; returns where the certificate of another one is now, if any."""
+    """Make `shared` the CA in `data_dir`; returns where the certificate of another one is now, if any.
+
+    During a rotation the file has several, of which the first issues; then who trusts the old file is fine.
+    """
     path, key_path = data_dir / CA, data_dir / CA_KEY
     old, old_key = _read_if_exists(path), _read_if_exists(key_path)
     is_same = old is not None and old.text.reveal() == shared.certificate
@@ -165,7 +168,8 @@ def keep_authority(data_dir: Path, shared: KeyPair) -> str:
         write_private(key_path.with_name(f"{key_path.name}{OLD}"), old_key.text)
     write_private(key_path, shared.key)
     write_private(path, shared.certificate)
-    return "" if old is None or is_same else str(aside)
+    is_trusted = old is not None and certificates.first(shared.certificate) in old.text.reveal()
+    return "" if old is None or is_trusted else str(aside)
 
 
 def _authority(data_dir: Path, now: datetime, warnings: list[str]) -> tuple[str, Redacted | None]:

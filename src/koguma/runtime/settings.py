@@ -30,6 +30,7 @@ _NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]+)?|\.[0-9]+")
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 PortNumber = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+CaRotation = Literal["none", "begin", "use", "end"]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 # Where OpenTelemetry's own variables name a collector; a path is added to the second.
@@ -103,6 +104,13 @@ class Settings(Spec):
     hostnames: Annotated[tuple[str, ...], doc("More names and addresses for the self-made certificate.")] = ()
     tls_cert_file: Annotated[str, doc("Certificate chain of the API (PEM) instead of a self-made one.")] = ""
     tls_key_file: Annotated[str, doc("Key of that certificate (PEM).")] = ""
+    ca_rotation: Annotated[
+        CaRotation,
+        doc(
+            "Step of a rotation of the CA in the store: begin adds one that is only trusted, use lets it"
+            " issue, end trusts no other any more."
+        ),
+    ] = "none"
     localhost_is_admin: Annotated[
         bool,
         doc(
