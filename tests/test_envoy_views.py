@@ -6,7 +6,7 @@ import pytest
 
 from tests import build
 from tests.control_plane import store_key
-from tests.live_mesh import LiveMesh
+from tests.live_mesh import LiveMesh, load
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -74,6 +74,21 @@ def test_the_command_line_prints_them(planes):
     assert 'there is no Dataplane "web-9"' in missing.stderr
 
 
+@pytest.mark.parametrize("which", [0, 1], ids=["at one control plane", "at the other one"])
+def test_figures_are_of_the_whole_fleet(planes, which):
+    here, plane = planes[0], planes[which]
+    for name in ("web-1", "backend-1"):
+        shown(plane, "stats", name)
+    web = next(each for each in here._sidecars if each.name == "web-1")
+    with load(lambda: web.call("backend"), 1, 0.01):
+        top = plane.request("GET", "/meshes/default/_top?seconds=0.5").json
+        served = plane.request("GET", "/meshes/default/meshservices/backend/_endpoints?seconds=0.5").json
+    assert (top["proxies"]["of"], top["proxies"]["answered"]) == (2, 2)
+    assert [row["requests"] > 0 for row in top["items"] if row["name"] == "backend"] == [True]
+    assert (served["state"], served["callers"]["calling"]) == ("healthy", 1)
+    assert served["servers"]["answered"] == 1
+
+
 def test_a_zone_egress_shows_its_pages_too(planes):
     here, there = planes
     here.egress()
@@ -82,6 +97,13 @@ def test_a_zone_egress_shows_its_pages_too(planes):
         until(lambda plane=plane: plane.request("GET", path).status == 200, "the egress shows its counters")
     command = ("inspect", "zoneegress", "egress-1", "--type", "clusters", "-o", "json")
     assert json.loads(there.koguma(*command).stdout)["cluster_statuses"]
+    # It calls external services for others, so it is asked about their endpoints.
+    endpoints = [{"address": "127.0.0.1", "port": 9}]
+    in_mesh = build.mesh(mtls=build.builtin_mtls(), routing={"zoneEgress": True})
+    here.apply_and_wait(in_mesh, build.external_service("outside", endpoints=endpoints))
+    answer = there.request("GET", "/meshes/default/meshexternalservices/outside/_endpoints?seconds=0.1").json
+    assert [(each["address"], each["state"]) for each in answer["endpoints"]] == [("127.0.0.1:9", "healthy")]
+    assert answer["callers"]["calling"] >= 1
 
 
 @pytest.mark.expected_errors("a control plane is gone", "ads closed", "no channel")
