@@ -124,5 +124,5 @@ def test_an_endpoint_with_all_that_is_said_about_it():
     assert shown[1] == "  port http: panic"
     assert shown[4].split()[:8] == ["http", "10.0.0.1:80", "backend-1", "east", "ejected", "2/5", "9", "4"]
     assert shown[6:8] == ["backend-1 (10.0.0.1:80): ejected", "  callers: is ejected by 3 of 5 callers"]
-    assert shown[-2].startswith("answers of 99 of 300 proxies that may call it (5 do) and 99 of 300")
+    assert shown[-2].startswith("answers of 99 of 300 proxies that may call it (calling: 5) and 99 of 300")
     assert shown[-1] == "  x did not answer: gone"

@@ -291,6 +291,11 @@ def test_why_callers_send_nothing(counters, words):
     assert shown.reasons[0].startswith("port 80: ")
 
 
+def test_callers_of_a_service_without_endpoints_are_not_said_to_panic():
+    shown = report(service(), seen=Observations(1, [caller(lb_healthy_panic=3, upstream_cx_none_healthy=3)]))
+    assert shown.reasons[1:] == ("port 80: 3 requests found no healthy endpoint in the last 1 s",)
+
+
 def test_callers_that_have_no_endpoint_yet():
     shown = report(service(), dataplane(), seen=Observations(1, [caller()]))
     assert shown.reasons == ("port 80: 1 of 1 callers have no endpoint, though there are 1",)

@@ -101,7 +101,9 @@ def _row(endpoint: Json, *, wide: bool) -> tuple[str, ...]:
 def asked_lines(service: Json) -> Iterator[str]:
     """Who was asked, and who did not answer."""
     callers, servers = service["callers"], service["servers"]
-    may_call = f"{callers['answered']} of {callers['of']} proxies that may call it ({callers['calling']} do)"
+    may_call = (
+        f"{callers['answered']} of {callers['of']} proxies that may call it (calling: {callers['calling']})"
+    )
     serving = f"{servers['answered']} of {servers['of']} connected ones that serve it"
     yield f"answers of {may_call} and {serving}, looked at twice, {service['seconds']:g} s apart"
     for name, reason in dict.fromkeys(

@@ -215,7 +215,7 @@ def _reasons_of_cluster(
     if n_refused:
         yield f"circuit breakers refused {n_refused} requests {lately}"
     n_panicking = sum(bool(each["lb_healthy_panic"]) for each in increases)
-    if n_panicking:
+    if n_panicking and n_offered:
         yield f"{n_panicking} {of_callers} are in panic mode: so few endpoints are healthy that they call all"
     n_empty = sum(not each.hosts[cluster] for each in calling)
     if n_empty and n_offered:
