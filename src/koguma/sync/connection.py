@@ -21,10 +21,10 @@ from koguma.sync.protocol.messages import (
     BrokenProtocol,
     Entries,
     EntriesWanted,
-    Greeting,
     Message,
     Objects,
     Refusal,
+    SyncGreeting,
 )
 from koguma.sync.protocol.publisher import Publisher
 from koguma.sync.protocol.subscriber import Subscriber
@@ -39,7 +39,7 @@ Send = Callable[[bytes], Awaitable[None]]
 class PeerState(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the other side, and how far each direction is."""
 
-    greeting: Greeting
+    greeting: SyncGreeting
     connected_at: datetime
     last_message_at: datetime
     n_lacking: int  # changes that it has not got yet
@@ -56,7 +56,7 @@ class SyncConnection:
         self,
         published: PublishedObjects,
         received: ReceivedObjects,
-        audience: Callable[[Greeting], Audience],
+        audience: Callable[[SyncGreeting], Audience],
         clock: Callable[[], datetime],
     ) -> None:
         self._published = published
@@ -65,7 +65,7 @@ class SyncConnection:
         self._clock = clock
         self._connected_at = clock()
         self._last_message_at = self._connected_at
-        self._peer: Greeting | None = None
+        self._peer: SyncGreeting | None = None
         self._publisher: Publisher | None = None
         self._subscriber: Subscriber | None = None
         self._refused_here: dict[Key, Refusal] = {}
@@ -91,8 +91,8 @@ class SyncConnection:
         self,
         incoming: AsyncIterator[bytes],
         send: Send,
-        greeting: Callable[[bytes], Greeting],
-        check: Callable[[Greeting], bool],
+        greeting: Callable[[bytes], SyncGreeting],
+        check: Callable[[SyncGreeting], bool],
     ) -> None:
         """Serve the stream until it ends; `greeting` says who this side is, from the sums of what it holds.
 
@@ -103,7 +103,7 @@ class SyncConnection:
         subscriber = Subscriber(self._received.held())
         await send(messages.encoded(greeting(subscriber.sums())))
         peer = messages.decoded(await anext(incoming))
-        if not isinstance(peer, Greeting):
+        if not isinstance(peer, SyncGreeting):
             raise BrokenProtocol("the first message is no greeting")
         if peer.protocol != PROTOCOL:
             text = f"speaks version {peer.protocol} of the sync protocol, and this one version {PROTOCOL}"
@@ -154,7 +154,7 @@ class SyncConnection:
                     ack = await self._store(subscriber, message)
                     if ack is not None:
                         await send(messages.encoded(ack))
-                case Greeting():
+                case SyncGreeting():
                     raise BrokenProtocol("a second greeting was sent")
 
     async def _store(self, subscriber: Subscriber, batch: Objects) -> Ack | None:

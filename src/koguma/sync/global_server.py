@@ -31,7 +31,7 @@ from koguma.sync import mapping, stream_service
 from koguma.sync.connection import PeerState, SyncConnection
 from koguma.sync.mapping import Travelling
 from koguma.sync.protocol.catalog import Audience
-from koguma.sync.protocol.messages import Greeting
+from koguma.sync.protocol.messages import SyncGreeting
 from koguma.sync.published_objects import PublishedObjects
 from koguma.sync.received_objects import ReceivedObjects
 
@@ -194,9 +194,9 @@ class GlobalServer:
             )
             await self._context.store.write(Transaction((Ensure(object_),), f"zone:{zone}"))
 
-    def _greeting(self, sums: bytes) -> Greeting:
+    def _greeting(self, sums: bytes) -> SyncGreeting:
         about = self._context.about
-        return Greeting(
+        return SyncGreeting(
             name="",
             version=about.version,
             instance=about.instance_id,
@@ -228,7 +228,7 @@ def _audience(zone: str, kinds: frozenset[str]) -> Audience:
     return lambda key, only_to: key.zone != zone and key.kind in kinds and only_to in ("", zone)
 
 
-def _checked(peer: Greeting, zone: str) -> bool:
+def _checked(peer: SyncGreeting, zone: str) -> bool:
     """Whether objects that a zone no longer has are kept: never, they are the zone's."""
     if peer.name != zone:
         raise BadRequest(f'the zone says that it is "{cut(peer.name, 100)}", and its stream is of "{zone}"')

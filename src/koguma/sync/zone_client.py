@@ -23,7 +23,7 @@ from koguma.model.resource import Key, Resource
 from koguma.sync import mapping, stream_service
 from koguma.sync.connection import PeerState, SyncConnection
 from koguma.sync.mapping import Travelling
-from koguma.sync.protocol.messages import BrokenProtocol, Greeting
+from koguma.sync.protocol.messages import BrokenProtocol, SyncGreeting
 from koguma.sync.published_objects import PublishedObjects
 from koguma.sync.received_objects import ReceivedObjects
 
@@ -129,13 +129,13 @@ class ZoneClient:
             (stream_service.AUTHORIZATION, f"Bearer {token}"),
         )
 
-    def _audience(self, peer: Greeting) -> Callable[[Key, str], bool]:
+    def _audience(self, peer: SyncGreeting) -> Callable[[Key, str], bool]:
         kinds = frozenset(peer.kinds)
         return lambda key, _only_to: key.kind in kinds
 
-    def _greeting(self, sums: bytes) -> Greeting:
+    def _greeting(self, sums: bytes) -> SyncGreeting:
         about = self._context.about
-        return Greeting(
+        return SyncGreeting(
             name=self._zone,
             version=about.version,
             instance=about.instance_id,
@@ -149,7 +149,7 @@ class ZoneClient:
             sums=sums,
         )
 
-    def _checked(self, peer: Greeting) -> bool:
+    def _checked(self, peer: SyncGreeting) -> bool:
         if peer.name:
             raise BrokenProtocol(f'"{peer.name}" answers, which is a zone and not Global')
         if self.last_error is not None:

@@ -1,6 +1,6 @@
 """Messages of the sync protocol. Either side of a connection publishes objects and subscribes to the other's.
 
-1. Both send a `Greeting`: who they are, what they can read, and sums over what they hold of the other.
+1. Both send a `SyncGreeting`: who they are, what they can read, and sums over what they hold of the other.
 2. Where sums differ, the publisher asks what is held there (`EntriesWanted`), and is told (`Entries`).
 3. Then it sends `Objects` in numbered batches: at first what the subscriber lacks, later what changes. Each
    is answered by an `Ack` once it is stored, which names the objects that were refused, and why.
@@ -43,7 +43,7 @@ class Refusal(NamedTuple):
     reason: str
 
 
-class Greeting(msgspec.Struct, frozen=True, kw_only=True, tag="greeting"):
+class SyncGreeting(msgspec.Struct, frozen=True, kw_only=True, tag="greeting"):
     """The first message of either side."""
 
     protocol: int = PROTOCOL
@@ -85,7 +85,7 @@ class Ack(msgspec.Struct, frozen=True, tag="ack"):
     refused: tuple[Refusal, ...] = ()
 
 
-Message = Greeting | EntriesWanted | Entries | Objects | Ack
+Message = SyncGreeting | EntriesWanted | Entries | Objects | Ack
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
