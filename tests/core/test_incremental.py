@@ -16,6 +16,7 @@ import gc
 import itertools
 import subprocess
 import sys
+import weakref
 
 import msgspec
 import pytest
@@ -843,3 +844,39 @@ def test_order_does_not_depend_on_hash_seeds():
         environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": __file__.rpartition("/")[0]}
         seen.add(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
     assert len(seen) == 1
+
+
+class Large:
+    """Something that takes memory, and whose end can be seen."""
+
+
+def test_what_a_question_had_before_it_raised_is_freed_at_once():
+    lives: list[weakref.ref[Large]] = []
+
+    @question
+    def fails(db: Db) -> str:
+        large = Large()
+        lives.append(weakref.ref(large))
+        raise ValueError(label(db, "web"))
+
+    @question
+    def above(db: Db) -> str:
+        large = Large()
+        lives.append(weakref.ref(large))
+        return fails(db)
+
+    db = Db()
+    db.set(PROXIES, "web", Proxy("x"))
+    gc.disable()
+    try:
+        for name in "xyz":
+            db.set(PROXIES, "web", Proxy(name))
+            with pytest.raises(ValueError, match=name) as raised:
+                above(db)
+            assert "test_incremental.py" in raised.value.__notes__[0]
+            assert raised.value.__notes__[0].endswith(".fails")
+            del raised
+        assert len(lives) == 6
+        assert not any(live() for live in lives)
+    finally:
+        gc.enable()

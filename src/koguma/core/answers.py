@@ -6,6 +6,9 @@ A question that needs its own answer is on a dependency cycle. That error passes
 
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Final
+
+_NOTES: Final = "__notes__"  # where they are kept (PEP 678); they do not count when errors are compared
 
 
 class CycleError(RuntimeError):
@@ -25,14 +28,23 @@ class Circular(BaseException):
 
 
 class Raised:
-    """The answer of a question that raised."""
+    """The answer of a question that raised; a note of the error says where.
 
-    __slots__ = ("error", "traceback")
+    It has no traceback. The frames of one hold on to the local variables of everybody who was running, such
+    as answers that were replaced, in cycles that only the garbage collector finds, and it comes seldom.
+    """
+
+    __slots__ = ("error",)
     __hash__ = None  # type: ignore[assignment]  # compared, never looked up
 
     def __init__(self, error: Exception) -> None:
+        if not hasattr(error, _NOTES) and (place := _place(error.__traceback__)):
+            error.add_note(place)
+        each: BaseException | None = error
+        while each is not None and each.__traceback__ is not None:
+            each.__traceback__ = None
+            each = each.__cause__ or each.__context__
         self.error = error
-        self.traceback: TracebackType | None = error.__traceback__
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Raised) and _content(self.error) == _content(other.error)
@@ -41,7 +53,17 @@ class Raised:
         """Raise it, for another question or for a caller outside; its traceback does not grow by that."""
         if inside and isinstance(self.error, CycleError):
             raise Circular(self.error)
-        raise self.error.with_traceback(self.traceback)
+        raise self.error.with_traceback(None)
+
+
+def _place(traceback: TracebackType | None) -> str:
+    """The line that raised."""
+    if traceback is None:
+        return ""
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    code = traceback.tb_frame.f_code
+    return f"raised at {code.co_filename}:{traceback.tb_lineno} in {code.co_qualname}"
 
 
 def same(answer: object, other: object) -> bool:
@@ -53,4 +75,5 @@ def same(answer: object, other: object) -> bool:
 
 
 def _content(error: Exception) -> tuple[object, ...]:
-    return type(error), error.args, vars(error)
+    attributes = {name: value for name, value in vars(error).items() if name != _NOTES}
+    return type(error), error.args, attributes
