@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import groupby
 
 import pytest
 
@@ -14,6 +15,7 @@ from koguma.model.resource import Key
 from koguma.xds.contract import ProxyStatus
 from tests.build import dataplane
 from tests.control_plane import LocalControlPlane
+from tests.kube_client import KubeClient
 from tests.kumactl import Kumactl
 from tests.proxy_connections import connect, next_offer
 from tests.waiting import until
@@ -203,6 +205,35 @@ def test_while_the_database_is_away_the_last_known_states_are_shown_with_a_warni
     until(lambda: "warning" not in first("GET", "/_proxies").json)
     second.run(connections[1].close())
     until(lambda: set(shown(first)) == {"web-1"})
+
+
+def test_control_planes_do_not_contradict_each_other_about_the_proxies_of_a_gateway(pair):
+    first, second = pair
+    gateways = KubeClient(first, "edge", "gateway.networking.k8s.io/v1", "Gateway")
+    listeners = [{"name": "http", "port": 80, "protocol": "HTTP"}]
+    assert gateways.create("edge", spec={"gatewayClassName": "koguma", "listeners": listeners}).status == 201
+
+    def programmed(resource):
+        conditions = (resource.status or {}).get("conditions") or ()
+        return next((each["status"] for each in conditions if each["type"] == "Programmed"), "")
+
+    def stored():
+        return next(each for each in first.plane.store.state.listed("Gateway.gateway.networking.k8s.io"))
+
+    until(lambda: programmed(stored()) == "False")
+    own = {"type": "BUILTIN", "tags": {"kuma.io/service": "edge_edge_svc"}}
+    proxy = {"type": "Dataplane", "mesh": "default", "name": "edge-1"}
+    brought = {**proxy, "networking": {"address": "192.0.2.7", "gateway": own}}
+    token = second.dataplane_token(tags={"kuma.io/service": ["edge_edge_svc"]})
+    connection = connect(second, brought, name="edge-1", shown=token)
+    until(lambda: programmed(stored()) == "True")
+    until(lambda: "edge-1" in shown(first))
+    second.run(connection.close())
+    until(lambda: programmed(stored()) == "False")
+    changes = first.run(first.plane.store.history(stored().key))
+    said = [programmed(change.resource) for change in reversed(changes)]
+    assert [word for word, _ in groupby(said) if word] == ["Unknown", "False", "True", "False"]
+    assert first("DELETE", "/meshes/default/dataplanes/edge-1").status in (200, 404)
 
 
 KILLED = """

@@ -10,6 +10,7 @@ import pytest
 from koguma.model.gateway_api.features import SUPPORTED
 from tests.control_plane import LocalControlPlane
 from tests.kube_client import CORE, KubeClient
+from tests.proxy_connections import connect, web_token
 from tests.tls_certificates import certificate, ecdsa_key, pem
 from tests.waiting import eventually, until
 
@@ -211,19 +212,24 @@ def test_gateway_static_addresses_and_parameters(gateways):
     assert conditions(refused["status"])["Programmed"] == ("False", "Invalid")
 
 
-def test_proxies_are_the_stored_dataplanes_whoever_they_are_connected_to(plane, gateways):
+def test_a_gateway_is_served_by_proxies_that_are_connected(plane, gateways):
     gateway(gateways)
-    own = {"type": "BUILTIN", "tags": {"kuma.io/service": f"edge_{gateways.namespace}_svc"}}
+    service = f"edge_{gateways.namespace}_svc"
+    own = {"type": "BUILTIN", "tags": {"kuma.io/service": service}}
     proxy = {"type": "Dataplane", "mesh": "default", "name": f"proxy-of-{gateways.namespace}"}
     path = f"/meshes/default/dataplanes/{proxy['name']}"
     written = {**proxy, "networking": {"address": "192.0.2.7", "gateway": own}}
     assert plane("PUT", path, written).status == 201
+    token = web_token(plane, tags={"kuma.io/service": [service]})
+    connection = connect(plane, name=proxy["name"], shown=token)
     served = ("True", "Programmed")
     eventually(lambda: conditions(gateways.get("edge")["status"])["Programmed"], served)
     assert listener(gateways)["Programmed"] == served
     assert gateways.get("edge")["status"]["addresses"] == [{"type": "IPAddress", "value": "192.0.2.7"}]
-    assert plane("DELETE", path).status == 200
+    plane.run(connection.close())
     eventually(lambda: listener(gateways)["Programmed"], ("False", "Pending"))
+    assert conditions(gateways.get("edge")["status"])["Programmed"] == ("False", "NoResources")
+    assert "addresses" not in gateways.get("edge")["status"]
 
 
 def test_overlapping_tls_is_said_only_while_it_is_true(gateways):

@@ -97,6 +97,9 @@ class ProxyServices:
     def _connected(self) -> frozenset[Key]:
         return self.states.connected_keys
 
+    def _known_connected(self) -> frozenset[Key] | None:
+        return self.states.connected_keys if self.states.is_known else None
+
     def _certified(self) -> frozenset[Key]:
         return self._certificates.certified() | self.states.certified_elsewhere()
 
@@ -110,7 +113,7 @@ class ProxyServices:
         self._run("status writer", self._statuses.run)
         for name, work in self.states.tasks.items():
             self._run(name, work)
-        gateways = GatewayStatuses(self._context, self._clock)
+        gateways = GatewayStatuses(self._context, self._clock, self._known_connected)
         self._run("statuses of gateways", gateways.run)
         try:
             binary = schema.find_envoy()

@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -35,16 +35,19 @@ _NOT_VALID: Final = "ListenersNotValid"
 _OURS: Final = ("Accepted", "Programmed", "ResolvedRefs", "Conflicted", "SupportedVersion", _OVERLAPPING)
 
 
-def plan(db: Db, now: str) -> Iterator[Resource]:
-    """The objects with statuses that are to be written over the revisions that they carry."""
+def plan(db: Db, now: str, connected: Collection[Key] | None = None) -> Iterator[Resource]:
+    """The objects with statuses that are to be written over the revisions that they carry.
+
+    `connected` are the proxies that are connected to any control plane; None: all that are stored count.
+    """
     for kind in KINDS:
         for _, resource in world.BY_KIND_EVERYWHERE.items(db, kind):
-            status = _desired(db, resource, now)
+            status = _desired(db, resource, now, connected)
             if status is not None and status != resource.status:
                 yield msgspec.structs.replace(resource, status=status)
 
 
-def _desired(db: Db, resource: Resource, now: str) -> Json:
+def _desired(db: Db, resource: Resource, now: str, connected: Collection[Key] | None) -> Json:
     """The status of an object; None where it is not ours to report on."""
     if resource.kind == objects.GATEWAY_CLASS:
         return _of_class(resource, now)
@@ -52,8 +55,24 @@ def _desired(db: Db, resource: Resource, now: str) -> Json:
     parent = world.RESOURCES.get(db, gateway) if gateway else None
     if parent is None or not attachment.is_ours(db, parent):
         return None
-    report = _Report(db, parent, now)
+    report = _Report(db, parent, now, connected)
     return report.of_gateway() if resource.key == parent.key else report.of_set(resource)
+
+
+def loses_proxies(before: Json, after: Json) -> bool:
+    """Whether a status says of fewer proxies than before that they serve a Gateway, or of none any more."""
+    return not _served(before) <= _served(after)
+
+
+def _served(status: Json) -> set[str]:
+    """The addresses of a Gateway, or that a ListenerSet is programmed."""
+    fields = objects.fields(status)
+    addresses = {objects.text(each.get("value")) for _, each in objects.items(fields.get("addresses"))}
+    conditions = (each for _, each in objects.items(fields.get("conditions")))
+    is_programmed = any(
+        each.get("type") == "Programmed" and each.get("status") == TRUE for each in conditions
+    )
+    return addresses | ({"Programmed"} if is_programmed else set())
 
 
 def _of_class(resource: Resource, now: str) -> Json:
@@ -112,7 +131,7 @@ def attached(db: Db) -> Mapping[tuple[Key, str], int]:
 class _Report:
     """What there is to say of one Gateway and its ListenerSets."""
 
-    def __init__(self, db: Db, gateway: Resource, now: str) -> None:
+    def __init__(self, db: Db, gateway: Resource, now: str, connected: Collection[Key] | None) -> None:
         self._db = db
         self._gateway = gateway
         self._now = now
@@ -120,8 +139,8 @@ class _Report:
         self._listeners = listeners.of(db, gateway.key)
         self._refusal = gateways.refusal(gateway)
         service = gateways.service_of(gateway.key)
-        # Those that are stored, and not those connected here: all control planes must say the same.
-        proxies = [each for _, each in _PROXIES.items(db, (self._mesh, service))]
+        stored = _PROXIES.items(db, (self._mesh, service))
+        proxies = [each for key, each in stored if connected is None or key in connected]
         self._addresses = sorted({address for each in proxies if (address := _address(each))})
 
     def of_gateway(self) -> Json:
