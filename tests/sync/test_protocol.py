@@ -161,7 +161,7 @@ def test_what_may_not_be_sent_ends_the_connection() -> None:
     with pytest.raises(BrokenProtocol, match="batch 2 came after batch 0"):
         subscriber.receive(Objects(2))
     with pytest.raises(BrokenProtocol, match="no such bucket"):
-        list(subscriber.entries(EntriesWanted((sums.BUCKETS,))))
+        list(subscriber.entries(EntriesWanted((messages.BUCKETS,))))
     sender = Publisher(SyncCatalog(), _everybody, lambda _key: None)
     with pytest.raises(BrokenProtocol, match="nobody asked"):
         sender.receive_entries(Entries((), is_last=True))

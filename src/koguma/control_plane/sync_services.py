@@ -81,6 +81,9 @@ class SyncServices:
             yield Check("global", "ok", text)
             yield from _refusals("Global", state)
             return
+        if client.is_waiting and client.last_error is not None:
+            yield Check("global", "ok", client.last_error[1])
+            return
         why = (
             f" since {client.last_error[0]:%Y-%m-%dT%H:%M:%SZ}: {client.last_error[1]}"
             if client.last_error

@@ -1,7 +1,7 @@
 """Global server: the port on Global to which the control planes of zones connect.
 
-A zone shows a zone token with the scope `cp` before anything of it is read. Of several streams of one zone
-the newest counts: a zone has one control plane that syncs, and the older stream is one that died unnoticed.
+A zone shows a zone token with the scope `cp` before anything of it is read. Of several control planes of one
+zone one is connected: the others are told to wait, and come in when its stream ends or is known to be dead.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import grpc
+import msgspec
 import structlog
 
 from koguma.access.token_keys import TokenKeys
@@ -21,7 +22,14 @@ from koguma.identity.claims import ZoneClaims
 from koguma.identity.tokens import VerifiedToken
 from koguma.kinds.zone import KIND as ZONE_KIND
 from koguma.model import names
-from koguma.model.errors import BadRequest, Forbidden, KogumaError, Unauthenticated, Unavailable
+from koguma.model.errors import (
+    AlreadyExists,
+    BadRequest,
+    Forbidden,
+    KogumaError,
+    Unauthenticated,
+    Unavailable,
+)
 from koguma.model.kind import Kind
 from koguma.model.redacted import Redacted
 from koguma.model.resource import Key, Resource
@@ -36,11 +44,20 @@ from koguma.sync.published_objects import PublishedObjects
 from koguma.sync.received_objects import ReceivedObjects
 
 REVIEW_SECONDS: Final = 1.0
+OBJECTS_MAX: Final = 100_000  # of one zone that Global stores
 _STOP_SECONDS: Final = 1.0
 _LAST_ERRORS_MAX: Final = 1000  # zones
 _DETAIL_MAX: Final = 1000  # characters
 
 _log = structlog.get_logger("koguma.sync")
+
+
+class _ZoneStream(msgspec.Struct, frozen=True):
+    """The stream of a zone, and which of its control planes has it."""
+
+    connection: SyncConnection
+    token: VerifiedToken[ZoneClaims]
+    instance: str
 
 
 class GlobalServer:
@@ -52,9 +69,7 @@ class GlobalServer:
         self._clock = clock
         self._published = PublishedObjects(context.store, self._outgoing)
         self._disabled = self._disabled_now()
-        self._connections: dict[str, SyncConnection] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._tokens: dict[str, VerifiedToken[ZoneClaims]] = {}
+        self._streams: dict[str, _ZoneStream] = {}
         self._last_errors: dict[str, tuple[datetime, str]] = {}
         self._server: grpc.aio.Server | None = None
 
@@ -86,7 +101,9 @@ class GlobalServer:
 
     async def listen(self, host: str, port: int, certificate: str, key: Redacted) -> int:
         """Listen for zones on a port (0: any free one), and return it."""
-        server = grpc.aio.server(options=stream_service.OPTIONS)
+        server = grpc.aio.server(
+            options=stream_service.OPTIONS, maximum_concurrent_rpcs=stream_service.STREAMS_MAX
+        )
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._serve)
         server.add_generic_rpc_handlers(
             [grpc.method_handlers_generic_handler(stream_service.SERVICE, {stream_service.METHOD: handler})]
@@ -110,18 +127,19 @@ class GlobalServer:
         """End the streams of zones whose token is not good any more; looks every second, until cancelled."""
         while True:
             await asyncio.sleep(REVIEW_SECONDS)
-            for zone, token in list(self._tokens.items()):
+            for zone, stream in list(self._streams.items()):
                 try:
-                    self._check(zone, token)
+                    self._check(zone, stream.token)
                 except KogumaError as error:
-                    self._note(zone, error.detail)
-                    self._tasks[zone].cancel()
+                    stream.connection.end(error)
 
     async def _serve(
         self, incoming: AsyncIterator[bytes], context: "grpc.aio.ServicerContext[bytes, bytes]"
     ) -> None:
         try:
             zone, token = self._admitted(context.invocation_metadata() or ())
+        except AlreadyExists as error:  # not worth a word: this is how control planes of a zone wait
+            await context.abort(grpc.StatusCode.ALREADY_EXISTS, cut(error.detail, _DETAIL_MAX))
         except KogumaError as error:
             _log.warning("a zone was not let in", peer=context.peer(), reason=error.detail)
             await context.abort(_code(error), cut(error.detail, _DETAIL_MAX))
@@ -130,14 +148,14 @@ class GlobalServer:
         except KogumaError as error:
             self._note(zone, error.detail)
             _log.warning("the stream of a zone ended", zone=zone, reason=error.detail)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, cut(error.detail, _DETAIL_MAX))
+            await context.abort(_code(error), cut(error.detail, _DETAIL_MAX))
+        except grpc.aio.BaseError:  # the zone is gone
+            return
 
     def _admitted(self, metadata: Any) -> tuple[str, VerifiedToken[ZoneClaims]]:
         headers = {str(key): value for key, value in metadata if isinstance(value, str)}
-        zone, shown = (
-            headers.get(stream_service.ZONE_HEADER, ""),
-            headers.get(stream_service.AUTHORIZATION, ""),
-        )
+        zone = headers.get(stream_service.ZONE_HEADER, "")
+        shown = headers.get(stream_service.AUTHORIZATION, "")
         if not shown:
             raise Unauthenticated(
                 "a zone needs a zone token with the scope cp; make one on Global: koguma token zone --zone"
@@ -148,6 +166,8 @@ class GlobalServer:
         if not names.is_dns1035_label(zone):
             raise BadRequest(f'"{cut(zone, 100)}" cannot be a zone: {names.DNS1035_MESSAGE}')
         zone_auth.check(token.claims, stream_service.SCOPE, zone)
+        if instance := headers.get(stream_service.INSTANCE_HEADER, ""):
+            self._check_turn(zone, instance)
         return zone, token
 
     def _check(self, zone: str, token: VerifiedToken[ZoneClaims]) -> None:
@@ -168,24 +188,41 @@ class GlobalServer:
             lambda resource, kind: objection_to_zone(resource, kind, zone),
             lambda resource, kind: mapping.came_from_zone(resource, kind, zone),
             keeps_status=False,
+            objects_max=OBJECTS_MAX,
         )
         connection = SyncConnection(
             self._published, received, lambda peer: _audience(zone, frozenset(peer.kinds)), self._clock
         )
-        task = asyncio.current_task()
-        assert task is not None
-        older = self._tasks.get(zone)
-        if older is not None:
-            older.cancel()
-        self._connections[zone], self._tasks[zone], self._tokens[zone] = connection, task, token
-        _log.info("a zone is connected", zone=zone, peer=context.peer())
+
+        def check(peer: SyncGreeting) -> bool:
+            if peer.name != zone:
+                text = f'the zone says that it is "{cut(peer.name, 100)}", and its stream is of "{zone}"'
+                raise BadRequest(text)
+            self._take_turn(zone, _ZoneStream(connection, token, peer.instance))
+            _log.info("a zone is connected", zone=zone, instance=peer.instance, peer=context.peer())
+            return False  # what a zone no longer has is not kept: it is the zone's
+
         try:
-            await connection.run(incoming, context.write, self._greeting, lambda peer: _checked(peer, zone))
+            await connection.run(incoming, context.write, self._greeting, check)
         finally:
-            if self._tasks.get(zone) is task:
-                for table in (self._connections, self._tasks, self._tokens):
-                    table.pop(zone, None)
-            _log.info("a zone is gone", zone=zone)
+            stream = self._streams.get(zone)
+            if stream is not None and stream.connection is connection:
+                del self._streams[zone]
+                _log.info("a zone is gone", zone=zone)
+
+    def _take_turn(self, zone: str, stream: "_ZoneStream") -> None:
+        """Let a stream be the one of its zone."""
+        self._check_turn(zone, stream.instance)
+        if (older := self._streams.get(zone)) is not None:  # it died unnoticed
+            older.connection.end(Unavailable("the same control plane has opened a newer stream"))
+        self._streams[zone] = stream
+
+    def _check_turn(self, zone: str, instance: str) -> None:
+        """A control plane has to wait while the stream of another one of its zone is alive."""
+        older = self._streams.get(zone)
+        if older is not None and older.instance != instance:
+            text = f'zone "{zone}" is connected by its control plane {older.instance}; this one has to wait'
+            raise AlreadyExists(text)
 
     async def _ensure_zone(self, zone: str) -> None:
         if self._context.state.get(Key(ZONE_KIND.name, "", "", "", zone)) is None:
@@ -216,7 +253,7 @@ class GlobalServer:
 
     def states(self) -> Mapping[str, PeerState]:
         """The zones that are connected here."""
-        found = {zone: connection.state for zone, connection in self._connections.items()}
+        found = {zone: stream.connection.state for zone, stream in self._streams.items()}
         return {zone: state for zone, state in sorted(found.items()) if state is not None}
 
     def last_error(self, zone: str) -> tuple[datetime, str] | None:
@@ -226,13 +263,6 @@ class GlobalServer:
 
 def _audience(zone: str, kinds: frozenset[str]) -> Audience:
     return lambda key, only_to: key.zone != zone and key.kind in kinds and only_to in ("", zone)
-
-
-def _checked(peer: SyncGreeting, zone: str) -> bool:
-    """Whether objects that a zone no longer has are kept: never, they are the zone's."""
-    if peer.name != zone:
-        raise BadRequest(f'the zone says that it is "{cut(peer.name, 100)}", and its stream is of "{zone}"')
-    return False
 
 
 def objection_to_zone(resource: Resource, kind: Kind, zone: str) -> str:
@@ -252,5 +282,6 @@ def _code(error: KogumaError) -> grpc.StatusCode:
         (Unauthenticated, grpc.StatusCode.UNAUTHENTICATED),
         (Forbidden, grpc.StatusCode.PERMISSION_DENIED),
         (Unavailable, grpc.StatusCode.UNAVAILABLE),
+        (AlreadyExists, grpc.StatusCode.ALREADY_EXISTS),
     )
     return next((code for kind, code in codes if isinstance(error, kind)), grpc.StatusCode.INVALID_ARGUMENT)

@@ -19,7 +19,7 @@ from koguma.identity import signing_keys
 from koguma.identity.claims import ZONE as ZONE_TOKENS
 from koguma.model import labels, names
 from koguma.model.kind import Kind
-from koguma.model.resource import NO_META, Key, Resource
+from koguma.model.resource import NO_META, Resource
 from koguma.model.schema import Json
 
 GLOBAL: Final = "global"
@@ -45,10 +45,12 @@ class Travelling(msgspec.Struct, frozen=True):
 
 def content(resource: Resource) -> bytes:
     """What both sides store alike of an object that travels."""
-    return _encode(
-        msgspec.structs.replace(
-            resource, uid="", annotations={}, modification_time="", generation=1, revision=0, meta=NO_META
-        )
+    return _encode(_shared(resource))
+
+
+def _shared(resource: Resource) -> Resource:
+    return msgspec.structs.replace(
+        resource, uid="", annotations={}, modification_time="", generation=1, revision=0, meta=NO_META
     )
 
 
@@ -143,10 +145,5 @@ def came_from_zone(resource: Resource, kind: Kind, zone: str) -> bool:
 
 
 def received(content_: bytes) -> Resource:
-    """The object in a content; ValueError where there is none."""
-    return msgspec.json.decode(content_, type=Resource)
-
-
-def is_misplaced(key: Key, resource: Resource) -> bool:
-    """Whether a content says that it is another object than the one under whose key it was sent."""
-    return resource.key != key
+    """The object in a content, without what each side notes for itself; ValueError where there is none."""
+    return _shared(msgspec.json.decode(content_, type=Resource))

@@ -4,17 +4,19 @@ An object that is odd is refused by itself: the others of its batch are stored. 
 business is taken as it is; a zone keeps its own status of it, and whatever it had noted beside it.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from koguma.application.context import Context
+from koguma.model import labels, names
 from koguma.model.errors import KogumaError, Unavailable
 from koguma.model.kind import Kind, ValidationContext
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import UNKNOWN
-from koguma.model.violation import cut
+from koguma.model.violation import Violation, cut
 from koguma.store.contract import Delete, Operation, Put, Transaction
 from koguma.sync import mapping
 from koguma.sync.protocol import sums
@@ -22,6 +24,7 @@ from koguma.sync.protocol.messages import REASON_MAX, Refusal, SyncedObject
 from koguma.sync.protocol.subscriber import Delivery
 
 _VIOLATIONS_MAX: Final = 5  # that a reason names
+_TIME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z)?")
 
 # Why the other side may not send this object; empty where it may.
 Objection = Callable[[Resource, Kind], str]
@@ -42,12 +45,14 @@ class ReceivedObjects:
         is_theirs: Callable[[Resource, Kind], bool],
         *,
         keeps_status: bool,
+        objects_max: int,
     ) -> None:
         self._context = context
         self._author = author
         self._objection = objection
         self._is_theirs = is_theirs
         self._keeps_status = keeps_status
+        self._objects_max = objects_max
 
     def held(self) -> Mapping[Key, bytes]:
         """What is stored of the peer's objects, with the hashes of their contents."""
@@ -61,13 +66,17 @@ class ReceivedObjects:
     def _as_sent(self, resource: Resource) -> Resource:
         return msgspec.structs.replace(resource, status=None) if self._keeps_status else resource
 
-    async def store(self, delivery: Delivery) -> list[Refusal]:
+    async def store(self, delivery: Delivery, n_held: int) -> list[Refusal]:
         """Store a delivery; returns what was refused. Unavailable where the store does not answer."""
         refused: list[Refusal] = []
         accepted: list[Resource] = []
+        room = self._objects_max - n_held + len(delivery.removed)
         for sent in delivery.objects:
             try:
+                if is_new := self._context.state.entry(sent.key) is None:
+                    self._check_room(room)
                 accepted.append(self._read(sent))
+                room -= is_new
             except _RefusedObject as reason:
                 refused.append(_refusal(sent, str(reason)))
         removals = [Delete(key) for key in delivery.removed if self._context.state.entry(key) is not None]
@@ -115,6 +124,10 @@ class ReceivedObjects:
             )
         return Put(resource, is_received=True)
 
+    def _check_room(self, room: int) -> None:
+        if room <= 0:
+            raise _RefusedObject(f"there are {self._objects_max} of its objects already, which is the limit")
+
     def _read(self, sent: SyncedObject) -> Resource:
         try:
             resource = mapping.received(sent.content)
@@ -141,9 +154,28 @@ class ReceivedObjects:
             namespace=resource.namespace,
             control_plane=self._context.control_plane,
         )
-        for violation in kind.violations(resource.spec, about):
+        for violation in (*_identity_violations(resource, kind), *kind.violations(resource.spec, about)):
             if violation.rule != UNKNOWN:  # the other side may be of a newer version
                 yield f"{violation.field}: {violation.message}"
+
+
+def _identity_violations(resource: Resource, kind: Kind) -> Iterator[Violation]:
+    """What could not be the key, the labels or the time of a stored object."""
+    yield from names.identifier(resource.name, "name")
+    if kind.is_mesh_scoped != bool(resource.mesh) or (
+        resource.mesh and not names.is_dns1035_label(resource.mesh)
+    ):
+        yield Violation("mesh", f'"{cut(resource.mesh, 100)}" cannot be its mesh', "name")
+    if resource.namespace and not names.is_dns_label(resource.namespace):
+        yield Violation("namespace", f'"{cut(resource.namespace, 100)}" cannot be a namespace', "name")
+    if resource.zone and not names.is_dns1035_label(resource.zone):
+        yield Violation("zone", f'"{cut(resource.zone, 100)}" cannot be a zone', "name")
+    # The name that its writer gave it may be longer than Kubernetes lets the value of a label be.
+    yield from labels.syntax(
+        {key: resource.labels[key] for key in resource.labels if key != labels.DISPLAY_NAME}
+    )
+    if not _TIME.fullmatch(resource.creation_time):
+        yield Violation("creationTime", f'"{cut(resource.creation_time, 100)}" is no time', "time")
 
 
 def _refusal(sent: SyncedObject, reason: str) -> Refusal:

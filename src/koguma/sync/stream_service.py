@@ -6,9 +6,12 @@ SERVICE: Final = "koguma.sync.v1.Sync"
 METHOD: Final = "Connect"
 PATH: Final = f"/{SERVICE}/{METHOD}"
 ZONE_HEADER: Final = "koguma-zone"
+INSTANCE_HEADER: Final = "koguma-instance"  # which control plane of the zone
 AUTHORIZATION: Final = "authorization"
 SCOPE: Final = "cp"  # that a zone token needs
 MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
+STREAMS_MAX: Final = 1000  # at a time, also of those who are not known yet
+STREAMS_PER_CONNECTION_MAX: Final = 4
 KEEPALIVE_MS: Final = 5_000
 
 OPTIONS: Final[list[tuple[str, int]]] = [
@@ -16,6 +19,7 @@ OPTIONS: Final[list[tuple[str, int]]] = [
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_metadata_size", 32 * 1024),
     ("grpc.absolute_max_metadata_size", 32 * 1024),
+    ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
     # Whoever is gone without a word is noticed within ten seconds.
     ("grpc.keepalive_time_ms", KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),

@@ -1,7 +1,7 @@
 """Zone client: the connection of a zone's control plane to Global, kept up for as long as it runs.
 
-While Global is away the zone works on with what it has. Of several control planes of a zone each connects;
-Global hears the newest one, and what they would send is the same.
+While Global is away the zone works on with what it has. Of several control planes of a zone Global lets one
+in; the others ask again every few seconds, and what they would send is the same.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from koguma.sync.protocol.messages import BrokenProtocol, SyncGreeting
 from koguma.sync.published_objects import PublishedObjects
 from koguma.sync.received_objects import ReceivedObjects
 
+OBJECTS_MAX: Final = 1_000_000  # of Global that a zone stores
 _RETRY_SECONDS: Final = (0.5, 10.0)
 _STEADY_SECONDS: Final = 30.0  # after which a connection counts as good, and the next try is soon
 
@@ -56,9 +57,11 @@ class ZoneClient:
             lambda resource, kind: objection_to_global(resource, kind, self._zone),
             lambda resource, kind: mapping.came_from_global(resource, kind, self._zone),
             keeps_status=True,
+            objects_max=OBJECTS_MAX,
         )
         self._connection: SyncConnection | None = None
         self.last_error: tuple[datetime, str] | None = None
+        self.is_waiting = False  # because another control plane of the zone is connected
 
     def _outgoing(self, resource: Resource) -> Travelling | None:
         kind = self._context.kinds.get(resource.kind)
@@ -80,7 +83,11 @@ class ZoneClient:
         while True:
             began = asyncio.get_running_loop().time()
             reason = await self._connect()
-            if self.last_error is None or self.last_error[1] != reason:
+            if self.last_error is not None and self.last_error[1] == reason:
+                pass
+            elif self.is_waiting:
+                _log.info("Global waits for another control plane of this zone to go", reason=reason)
+            else:
                 _log.warning("Global is away; the zone works on", address=self._target.address, reason=reason)
             self.last_error = self._clock(), reason
             if asyncio.get_running_loop().time() - began > _STEADY_SECONDS:
@@ -103,8 +110,12 @@ class ZoneClient:
             try:
                 await self._synced(call)
             except grpc.aio.AioRpcError as error:
+                self.is_waiting = error.code() is grpc.StatusCode.ALREADY_EXISTS
                 return str(error.details())
+            except (grpc.aio.UsageError, asyncio.InvalidStateError):  # a write to a stream that has ended
+                return str(await call.details())
             except KogumaError as error:
+                self.is_waiting = False
                 return error.detail
             finally:
                 self._connection = None
@@ -126,6 +137,7 @@ class ZoneClient:
         token = Path(self._target.token_file).read_text(encoding="utf-8").strip()
         return (
             (stream_service.ZONE_HEADER, self._zone),
+            (stream_service.INSTANCE_HEADER, self._context.about.instance_id),
             (stream_service.AUTHORIZATION, f"Bearer {token}"),
         )
 
@@ -152,6 +164,7 @@ class ZoneClient:
     def _checked(self, peer: SyncGreeting) -> bool:
         if peer.name:
             raise BrokenProtocol(f'"{peer.name}" answers, which is a zone and not Global')
+        self.is_waiting = False
         if self.last_error is not None:
             _log.info("Global is there", address=self._target.address, version=peer.version)
             self.last_error = None

@@ -8,7 +8,8 @@
 A batch with a number that was there already is ignored; one that is not the next ends the connection.
 """
 
-from typing import Final, NamedTuple
+from collections.abc import Iterator
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -17,8 +18,15 @@ from koguma.model.resource import Key
 
 PROTOCOL: Final = 1  # raised when a side must understand something new to take part at all
 KINDS_MAX: Final = 1000
+BUCKETS: Final = 2048  # of sums
 ENTRIES_MAX: Final = 5_000  # in one message
+BATCH_OBJECTS: Final = 1000
 REASON_MAX: Final = 1000  # characters
+_WORD_MAX: Final = 300  # characters
+_KEY_MAX: Final = 1000  # characters
+
+# Limits are part of the types, so that a message is refused before it is more than its bytes.
+_Word = Annotated[str, msgspec.Meta(max_length=_WORD_MAX)]
 
 
 class HeldEntry(NamedTuple):
@@ -40,32 +48,32 @@ class Refusal(NamedTuple):
 
     key: Key
     hash: bytes
-    reason: str
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_MAX)]
 
 
 class SyncGreeting(msgspec.Struct, frozen=True, kw_only=True, tag="greeting"):
     """The first message of either side."""
 
     protocol: int = PROTOCOL
-    name: str  # of the zone; empty for Global
-    version: str  # of the software
-    instance: str
-    source: str  # identifies the store that objects come from
+    name: _Word  # of the zone; empty for Global
+    version: _Word  # of the software
+    instance: _Word
+    source: _Word  # identifies the store that objects come from
     revision: int  # of that store
-    kinds: tuple[str, ...]  # that it can read
+    kinds: Annotated[tuple[_Word, ...], msgspec.Meta(max_length=KINDS_MAX)]  # that it can read
     sums: bytes  # over what it holds of the other side
 
 
 class EntriesWanted(msgspec.Struct, frozen=True, tag="entries wanted"):
     """The publisher asks what is held in these buckets."""
 
-    buckets: tuple[int, ...]
+    buckets: Annotated[tuple[int, ...], msgspec.Meta(max_length=BUCKETS)]
 
 
 class Entries(msgspec.Struct, frozen=True, tag="entries"):
     """What is held in the buckets that were asked for; in several messages if that is much."""
 
-    entries: tuple[HeldEntry, ...]
+    entries: Annotated[tuple[HeldEntry, ...], msgspec.Meta(max_length=ENTRIES_MAX)]
     is_last: bool
 
 
@@ -73,8 +81,8 @@ class Objects(msgspec.Struct, frozen=True, tag="objects"):
     """A batch of objects that are new or changed, and of keys that are gone."""
 
     number: int  # 1, 2, 3 on one connection
-    objects: tuple[SyncedObject, ...] = ()
-    removed: tuple[Key, ...] = ()
+    objects: Annotated[tuple[SyncedObject, ...], msgspec.Meta(max_length=BATCH_OBJECTS)] = ()
+    removed: Annotated[tuple[Key, ...], msgspec.Meta(max_length=BATCH_OBJECTS)] = ()
     is_comparison: bool = False  # it follows from comparing what both have, not from a change
 
 
@@ -82,7 +90,7 @@ class Ack(msgspec.Struct, frozen=True, tag="ack"):
     """The batch of this number, and all before it, are stored but for what was refused."""
 
     number: int
-    refused: tuple[Refusal, ...] = ()
+    refused: Annotated[tuple[Refusal, ...], msgspec.Meta(max_length=BATCH_OBJECTS)] = ()
 
 
 Message = SyncGreeting | EntriesWanted | Entries | Objects | Ack
@@ -103,6 +111,24 @@ def encoded(message: Message) -> bytes:
 def decoded(data: bytes) -> Message:
     """The message in these bytes; BrokenProtocol if there is none."""
     try:
-        return _decoder.decode(data)
+        message = _decoder.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BrokenProtocol(f"this is no message of the sync protocol: {error}") from None
+    if any(sum(map(len, key)) > _KEY_MAX for key in _keys(message)):
+        raise BrokenProtocol(
+            f"this is no message of the sync protocol: a key has more than {_KEY_MAX} characters"
+        )
+    return message
+
+
+def _keys(message: Message) -> Iterator[Key]:
+    match message:
+        case Entries():
+            yield from (each.key for each in message.entries)
+        case Objects():
+            yield from (each.key for each in message.objects)
+            yield from message.removed
+        case Ack():
+            yield from (each.key for each in message.refused)
+        case _:
+            return

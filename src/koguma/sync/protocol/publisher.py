@@ -12,6 +12,7 @@ from koguma.model.resource import Key
 from koguma.sync.protocol import sums
 from koguma.sync.protocol.catalog import Audience, SyncCatalog
 from koguma.sync.protocol.messages import (
+    BATCH_OBJECTS,
     Ack,
     BrokenProtocol,
     Entries,
@@ -22,9 +23,9 @@ from koguma.sync.protocol.messages import (
 )
 
 BATCH_BYTES: Final = 256 * 1024
-BATCH_OBJECTS: Final = 1000
 WINDOW_BYTES: Final = 1024 * 1024
 REFUSALS_MAX: Final = 1000  # that are remembered; what is refused beyond these is tried again
+SURPLUS_MAX: Final = 100_000  # keys that one comparison takes away; the next one finds the rest
 _OVERHEAD_BYTES: Final = 200  # of an object's key, or of a removal
 
 Content = Callable[[Key], bytes | None]  # of a published object; None: it is not there any more
@@ -69,7 +70,8 @@ class Publisher:
             if sums.bucket(key) not in self._buckets:
                 raise BrokenProtocol("an entry was sent of a bucket that nobody asked for")
             if self._catalog.get(key) is None or key not in self._missing:
-                self._surplus.append(key)
+                if len(self._surplus) < SURPLUS_MAX:
+                    self._surplus.append(key)
             elif self._missing[key] == hash_:
                 del self._missing[key]
         if message.is_last:
@@ -146,7 +148,9 @@ class Publisher:
         while self._on_the_way and self._on_the_way[0][0] <= ack.number:
             self._bytes_on_the_way -= self._on_the_way.popleft()[1]
         for refusal in ack.refused:
-            if len(self.refused) < REFUSALS_MAX or refusal.key in self.refused:
+            published = self._catalog.get(refusal.key)
+            is_known = published is not None and self._audience(refusal.key, published.only_to)
+            if is_known and (len(self.refused) < REFUSALS_MAX or refusal.key in self.refused):
                 self.refused[refusal.key] = refusal
 
     @property

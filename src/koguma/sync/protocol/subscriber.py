@@ -14,6 +14,7 @@ import msgspec
 from koguma.model.resource import Key
 from koguma.sync.protocol import sums
 from koguma.sync.protocol.messages import (
+    BUCKETS,
     ENTRIES_MAX,
     Ack,
     BrokenProtocol,
@@ -41,6 +42,7 @@ class Subscriber:
         self._held = dict(held)
         self.keeps_surplus = keeps_surplus
         self._number = 0
+        self._has_told = False
         self.surplus: set[Key] = set()  # what the publisher does not have any more, and is kept
 
     def sums(self) -> bytes:
@@ -48,20 +50,16 @@ class Subscriber:
         return sums.packed(HeldEntry(*each) for each in self._held.items())
 
     def entries(self, wanted: EntriesWanted) -> Iterator[Entries]:
-        """What is held in some buckets, in messages of limited size."""
-        if not all(0 <= each < sums.BUCKETS for each in wanted.buckets):
+        """What is held in some buckets, in messages of limited size; a connection may ask once."""
+        if self._has_told:
+            raise BrokenProtocol("entries were asked for twice")
+        if not all(0 <= each < BUCKETS for each in wanted.buckets):
             raise BrokenProtocol("there is no such bucket")
+        self._has_told = True
         by_bucket: defaultdict[int, list[HeldEntry]] = defaultdict(list)
         for key, hash_ in self._held.items():
             by_bucket[sums.bucket(key)].append(HeldEntry(key, hash_))
-        found = iter([entry for each in sorted(set(wanted.buckets)) for entry in by_bucket[each]])
-        part = tuple(islice(found, ENTRIES_MAX))
-        while True:
-            following = tuple(islice(found, ENTRIES_MAX))
-            yield Entries(part, is_last=not following)
-            if not following:
-                return
-            part = following
+        return _in_parts(entry for each in sorted(set(wanted.buckets)) for entry in by_bucket[each])
 
     def receive(self, batch: Objects) -> Delivery | None:
         """What is to be stored of a batch; None where it was there already."""
@@ -100,3 +98,13 @@ class Subscriber:
     def n_held(self) -> int:
         """How many objects of the publisher it holds."""
         return len(self._held)
+
+
+def _in_parts(found: Iterator[HeldEntry]) -> Iterator[Entries]:
+    part = tuple(islice(found, ENTRIES_MAX))
+    while True:
+        following = tuple(islice(found, ENTRIES_MAX))
+        yield Entries(part, is_last=not following)
+        if not following:
+            return
+        part = following

@@ -11,9 +11,8 @@ from struct import Struct
 from typing import Final
 
 from koguma.model.resource import Key
-from koguma.sync.protocol.messages import BrokenProtocol, HeldEntry
+from koguma.sync.protocol.messages import BUCKETS, BrokenProtocol, HeldEntry
 
-BUCKETS: Final = 2048
 _SUMS: Final = Struct(f"<{BUCKETS}Q")
 _HASH: Final = Struct("<Q")
 _MODULUS: Final = 1 << 64
