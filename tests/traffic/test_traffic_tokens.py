@@ -61,8 +61,9 @@ def test_a_new_token_in_the_file_brings_a_refused_proxy_back_with_the_same_envoy
         restart_control_plane(mesh)
         mesh.control_plane.wait_for_output("token is revoked")
         assert "web-1" not in mesh.proxies()
+        refused = "web-1 (mesh default) from 127.0.0.1, "
+        until(lambda: refused in mesh.koguma("get", "proxies").stdout, "its stream was refused, too")
         seen = mesh.koguma("get", "proxies").stdout
-        assert "web-1 (mesh default) from 127.0.0.1, " in seen
         assert "koguma token dataplane --mesh default --name web-1 --service SERVICE --valid-for 720h" in seen
         (refused,) = json.loads(mesh.koguma("get", "proxies", "-o", "json").stdout)["refused"]
         assert (refused["name"], refused["mesh"], refused["door"]) == ("web-1", "default", "xds")

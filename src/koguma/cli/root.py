@@ -25,7 +25,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "diff": "Compare files with what is stored.",
     "lint": "Find what is wrong or odd in files, before they are applied.",
     "inspect": "Show what acts on a proxy, whom a policy selects, who a service is.",
-    "top": "Show requests, errors and latencies of services or proxies, live.",
+    "top": "Show requests, errors and latencies of services or proxies.",
     "explain": "Say who set a value, where, and who lost.",
     "delete": "Remove objects.",
     "kinds": "List the kinds of objects and the words for them.",

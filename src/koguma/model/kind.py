@@ -364,7 +364,13 @@ class Kinds:
         self._words = {
             word: kind
             for kind in self.all
-            for word in (kind.short, kind.name.lower(), kind.plural, *kind.aliases)
+            for word in (
+                kind.short,
+                kind.name.lower(),
+                kind.plural,
+                kind.plural.replace("-", ""),
+                *kind.aliases,
+            )
             if word
         }
 
