@@ -18,6 +18,7 @@ from koguma.model import forms
 from koguma.model.kind import Kind
 from koguma.model.resource import Resource
 from koguma.model.schema import Json
+from koguma.runtime.clock import now
 
 # The fields of an overview: the object, and its insight.
 _FIELDS: Final = {
@@ -73,4 +74,10 @@ class Overviews:
             "type": f"{kind.name}Overview",
             spec_field: visible.spec,
             insight_field: self._insights.spec(resource.key, resource.core_name),
+            **(self._connection(resource.name) if kind.name == "Zone" else {}),
         }
+
+    def _connection(self, zone: str) -> dict[str, Json]:
+        """What Global adds to a zone: whether it is online, how far behind, versions, the last error."""
+        connection = self._insights.connection(zone, self._context.about.version, now())
+        return {"connection": connection} if connection else {}

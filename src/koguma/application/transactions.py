@@ -32,6 +32,7 @@ from koguma.runtime.clock import now
 from koguma.store.contract import (
     Delete,
     DeleteMesh,
+    DeleteZone,
     Operation,
     Put,
     Require,
@@ -148,23 +149,39 @@ def control_plane_object(context: Context, document: Json) -> Resource:
 
 
 def delete(context: Context, resource: Resource, expected: int | None) -> Sequence[Operation]:
-    """Delete one object, if nothing needs it; a mesh with everything in it.
+    """Delete one object, if nothing needs it; a mesh with everything in it, a zone with all that it sent.
 
     One with finalizers is only marked, and deleted when its last finalizer is removed.
     """
     _check_origin(context, resource)
     if resource.kind == "Secret":
         _check_secret_unused(context, resource)
+    if resource.kind == "Zone":
+        _check_zone_offline(context, resource)
     guard = (_no_dataplanes(resource.name),) if resource.kind == "Mesh" else ()
     if resource.meta.finalizers:
         return (*guard, Put(marked_for_deletion(resource), resource.revision))
-    inside = (DeleteMesh(resource.name),) if resource.kind == "Mesh" else ()
+    inside: tuple[Operation, ...] = ()
+    if resource.kind == "Mesh":
+        inside = (DeleteMesh(resource.name),)
+    elif resource.kind == "Zone" and context.control_plane.is_global:
+        inside = (DeleteZone(resource.name),)
     return (*guard, *inside, Delete(resource.key, expected))
 
 
 def _no_dataplanes(mesh: str) -> RequireNone:
     text = "unable to delete mesh, there are still some dataplanes attached"
     return RequireNone("Dataplane", mesh, Invalid([Violation("mesh", text, "in-use")]))
+
+
+def _check_zone_offline(context: Context, zone: Resource) -> None:
+    insight = context.computed.named("ZoneInsight", "", zone.core_name)
+    if insight is None or not context.control_plane.is_global:
+        return
+    subscriptions = (context.computed.filled(insight).spec or {}).get("subscriptions") or ()
+    if any(not subscription.get("disconnectTime") for subscription in subscriptions):
+        text = "unable to delete Zone, Zone CP is still connected, please shut it down first"
+        raise Invalid([Violation("zone", text, "in-use")])
 
 
 def marked_for_deletion(resource: Resource) -> Resource:

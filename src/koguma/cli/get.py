@@ -46,7 +46,8 @@ def command(
     """Show objects: a table, YAML, JSON; or watch them.
 
     `get proxies` shows how far the connected proxies are, `get endpoints SERVICE` who serves a service and
-    why it does not answer, `get all` the objects of all kinds but secrets.
+    why it does not answer, `get zones` which zones are online and how far behind they are, `get all` the
+    objects of all kinds but secrets.
     """
     if words and words[0] in ("proxies", "proxy"):
         from koguma.cli import proxies  # noqa: PLC0415 - only for proxies
@@ -64,6 +65,11 @@ def command(
         if labels or watch or all_meshes:
             raise click.UsageError("endpoints are shown of named services: leave out -l, -w and -A")
         service_endpoints.show(client, words[1:], mesh, output)
+        return
+    if words and words[0] in ("zones", "zone", "z") and output in (None, "wide") and not watch:
+        from koguma.cli import zones  # noqa: PLC0415 - only for zones
+
+        zones.show(client, words[1:], filters(labels), wide=output == "wide")
         return
     if tuple(words) == ("all",):
         from koguma.cli import get_all  # noqa: PLC0415 - only for all kinds

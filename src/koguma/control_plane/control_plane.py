@@ -57,9 +57,11 @@ from koguma.control_plane.checks import HealthChecks
 from koguma.control_plane.proxy_services import ProxyServices
 from koguma.control_plane.server_certificate import ServerIdentity
 from koguma.control_plane.sync_services import SyncServices
+from koguma.control_plane.zone_services import ZoneServices
 from koguma.envoy import schema
 from koguma.envoy.patch_check import PatchChecker
 from koguma.fleet.insights.insights import Insights
+from koguma.fleet.shared_states import SharedStates
 from koguma.identity import files, signing_keys
 from koguma.kube.kinds import NATIVE_KINDS
 from koguma.model import duration
@@ -116,10 +118,11 @@ class ControlPlane:
             self.kinds,
             settings.control_plane,
             lambda: self.store.state,
-            lambda: self._proxies.states if self._proxies else None,
+            lambda: self._states,
             time.monotonic,
         )
         self._sync: SyncServices | None = None
+        self._zones: ZoneServices | None = None
         self._tracer: Tracer | None = None
         self._patch_checks: PatchChecker | None = None
 
@@ -142,11 +145,15 @@ class ControlPlane:
         if not context.control_plane.is_global:
             self._proxies = ProxyServices(context, engine, keys, self.settings, now)
         self._sync = SyncServices(context, keys, self.settings, now)
+        if self._sync.server is not None:
+            self._zones = ZoneServices(context, self._sync.server, now)
         self._http = HttpServer(self._dispatch(context, keys, self._checks(context, engine, identity)).handle)
         await self._http.start()
         await loading  # proxies need it too; before requests come, so that no patch is stored unseen
         await self._listen(self._http, identity.tls)
         self._start_tasks(context, identity)
+        if self._zones is not None:
+            await self._zones.start(self._run)
         self.ports |= await self._sync.start(identity, self._run)
         if self._proxies is not None:
             await self._proxies.start(identity)
@@ -196,6 +203,8 @@ class ControlPlane:
             await self._proxies.stop()
         if self._sync is not None:
             await self._sync.stop()
+        if self._zones is not None:
+            await self._zones.states.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -376,6 +385,12 @@ class ControlPlane:
         zones = self._sync.gauges() if self._sync else iter(())
         return metrics.gauges(self.store, self.background, n_watches, chain(proxies, zones))
 
+    @property
+    def _states(self) -> SharedStates | None:
+        """What is known of proxies and zones."""
+        holder = self._proxies or self._zones
+        return holder.states if holder is not None else None
+
     def _unready(self) -> str:
         return self._not_ready or self.store.full
 
@@ -383,7 +398,7 @@ class ControlPlane:
         return self._proxies.as_json(mesh) if self._proxies else iter(())
 
     def _proxies_problem(self) -> str:
-        return self._proxies.states.problem if self._proxies else ""
+        return self._states.problem if self._states is not None else ""
 
     def _refused_proxies(self, mesh: str) -> Iterator[Mapping[str, Json]]:
         return self._proxies.refused_as_json(mesh) if self._proxies else iter(())

@@ -18,6 +18,7 @@ from koguma.fleet.local_states import LocalStates
 from koguma.fleet.proxy_state import CertificateState, InstanceState, ProxyState
 from koguma.fleet.state_mirror import StateMirror
 from koguma.fleet.state_writer import InstanceData, StateWriter
+from koguma.fleet.zone_state import ZoneState
 from koguma.identity.rotation import CaHolders
 from koguma.kinds import service_probe
 from koguma.model.resource import Key
@@ -57,6 +58,10 @@ class SharedStates:
         self._local, self._local_keys = local, connected
         self._writer.local, self._writer.revision = local, revision
 
+    def attach_zones(self, report: Callable[[], Mapping[str, ZoneState]]) -> None:
+        """Serve zones, as Global does: `report` tells how each is that is, or was, connected here."""
+        self._writer.zones.report = report
+
     def listen_at(self, address: str) -> None:
         """Tell other control planes where they reach this one."""
         self._data = self._writer.data = msgspec.structs.replace(self._data, address=address)
@@ -82,7 +87,8 @@ class SharedStates:
         return {"states of proxies": self._writer.run, "states of other proxies": self._mirror.run}
 
     async def stop(self) -> None:
-        """Tell the other control planes that this one stops."""
+        """Tell the other control planes, and the next one, how all was when this one stopped."""
+        await self._writer.flush()
         await self._writer.leave()
 
     # What is known.
@@ -172,6 +178,12 @@ class SharedStates:
             n_presenting=Counter(ca for each in certificates for ca in each.presents),
             is_known=self.is_known,
         )
+
+    def zone(self, name: str) -> tuple[ZoneState, ...]:
+        """The connections of a zone to control planes of this store, the newest last."""
+        local = self._writer.zones.report().get(name)
+        states = [*self._mirror.zone(name), *((local,) if local is not None else ())]
+        return tuple(sorted(states, key=lambda state: (state.connected_at, state.instance)))
 
     def instances(self) -> tuple[InstanceState, ...]:
         """The control planes of this store, this one first."""

@@ -16,6 +16,8 @@ import structlog
 
 from koguma.fleet.proxy_state import InstanceState, ProxyState
 from koguma.fleet.state_writer import InstanceData
+from koguma.fleet.zone_state import ZoneState, row_key
+from koguma.kinds.zone import KIND as ZONE_KIND
 from koguma.model.resource import Key
 from koguma.store.log import LogLost
 from koguma.store.proxy_states import LEFT, InstanceRow, ProxyStateTable
@@ -39,6 +41,7 @@ class MirroredInstance:
         self.data = InstanceData()
         self.version = -1  # of the last flush that was read
         self.states: dict[Key, ProxyState] = {}
+        self.zones: dict[str, ZoneState] = {}
         self.silent_seconds = 0.0
         self.is_gone = False
         self.is_remembered = True  # its proxies may still come back
@@ -158,6 +161,9 @@ class StateMirror:
         n_unreadable = 0
         for stored in states:
             try:
+                if stored.key.kind == ZONE_KIND.name:
+                    other.zones[stored.key.name] = msgspec.json.decode(stored.data, type=ZoneState)
+                    continue
                 other.states[stored.key] = msgspec.json.decode(stored.data, type=ProxyState)
             except msgspec.MsgspecError:  # of a later version of Koguma; it hides no other
                 other.states.pop(stored.key, None)
@@ -170,7 +176,8 @@ class StateMirror:
     async def _remove_gone(self) -> None:
         """Remove the rows of control planes that are gone for long; several may do that at once."""
         for name, other in list(self.instances.items()):
-            is_needed = any(map(self._is_stored, other.states))  # it says when proxies were last connected
+            # It says when proxies and zones were last connected.
+            is_needed = any(map(self._is_stored, (*other.states, *map(row_key, other.zones))))
             if other.is_gone and other.silent_seconds >= (
                 REMOVAL_SECONDS_MAX if is_needed else REMOVAL_SECONDS
             ):
@@ -185,6 +192,16 @@ class StateMirror:
             state = other.states.get(key)
             if state is not None:
                 yield _as_seen(state, other)
+
+    def zone(self, name: str) -> Iterator[ZoneState]:
+        """The states that other control planes have of a zone; of one that is gone, as disconnected."""
+        for other in self.instances.values():
+            state = other.zones.get(name)
+            if state is not None and state.is_connected and other.is_gone:
+                heard_at = other.data.written_at or state.connected_at
+                state = msgspec.structs.replace(state, disconnected_at=heard_at, behind_since=None)
+            if state is not None:
+                yield state
 
     def connected(self) -> set[Key]:
         """The proxies that are connected to other control planes."""
@@ -227,6 +244,8 @@ class StateMirror:
             ]
             for key in gone:
                 del other.states[key]
+            for zone in [zone for zone in other.zones if not self._is_stored(row_key(zone))]:
+                del other.zones[zone]
 
     def shown(self, connected: frozenset[Key]) -> Iterator[InstanceState]:
         """The other control planes, by name; `connected` are the proxies that are connected anywhere."""

@@ -5,7 +5,7 @@ changed, the sign of life alone. A control plane that is alone on its store give
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -14,6 +14,7 @@ import structlog
 
 from koguma.fleet.local_states import LocalStates
 from koguma.fleet.proxy_state import ProxyState
+from koguma.fleet.zone_state import LocalZones, ZoneState, row_key
 from koguma.model.resource import Key
 from koguma.store.log import LogLost
 from koguma.store.proxy_states import InstanceRow, ProxyStateTable, StateRow
@@ -46,6 +47,7 @@ class StateWriter:
         self._beats = beats  # whether others need a sign of life
         self.data = InstanceData()
         self.local: LocalStates | None = None
+        self.zones = LocalZones(clock)
         self.revision: Callable[[], int] = lambda: 0
         self._n_flushes = 0
         self._written = _NEVER  # the beat of the last flush that is known to be written
@@ -63,16 +65,19 @@ class StateWriter:
         changed = local.take_changed() if local is not None else []
         removed = [*self._unremoved, *(local.forget_gone(changed) if local is not None else ())]
         self._unremoved = []
-        if not (changed or removed or self._beats or self._written == _NEVER):
+        zones, gone_zones = self.zones.take_changed()
+        removed += gone_zones
+        if not (changed or removed or zones or self._beats or self._written == _NEVER):
             return
         try:
-            if self._written == _NEVER or not await self._write(changed, removed):
+            if self._written == _NEVER or not await self._write(changed, removed, zones):
                 await self._begin()
         except LogLost as lost:
             if local is not None:
                 for key in changed:
                     local.note(key)
             self._unremoved += removed
+            self.zones.write_again()
             # That the store is lost is logged where it is read.
             _log.debug("states of proxies wait for the store", reason=str(lost))
 
@@ -84,11 +89,12 @@ class StateWriter:
             except LogLost:  # the others notice it by themselves
                 return
 
-    async def _write(self, changed: Iterable[Key], removed: list[Key]) -> bool:
+    async def _write(
+        self, changed: Iterable[Key], removed: list[Key], zones: Mapping[Key, ZoneState]
+    ) -> bool:
         row = self._next_row()
-        is_written = await self._table.write(
-            row, self._written, await self._rows(changed, row.version), removed
-        )
+        rows = [*await self._rows(changed, row.version), *_zone_rows(zones, row.version)]
+        is_written = await self._table.write(row, self._written, rows, removed)
         if is_written:
             self._written = row.beat
         return is_written
@@ -96,7 +102,9 @@ class StateWriter:
     async def _begin(self) -> None:
         """Write everything: this is the first flush, or what was written before is gone."""
         row = self._next_row()
-        await self._table.begin(row, await self._rows(self.local or (), row.version))
+        zones = {row_key(zone): state for zone, state in self.zones.report().items()}
+        rows = [*await self._rows(self.local or (), row.version), *_zone_rows(zones, row.version)]
+        await self._table.begin(row, rows)
         self._written = row.beat
 
     def _next_row(self) -> InstanceRow:
@@ -116,6 +124,10 @@ class StateWriter:
         return rows
 
 
-def encoded(state: ProxyState) -> bytes:
+def _zone_rows(zones: Mapping[Key, ZoneState], version: int) -> list[StateRow]:
+    return [StateRow(key, version, encoded(state)) for key, state in zones.items()]
+
+
+def encoded(state: ProxyState | ZoneState) -> bytes:
     """A state as the data of its row."""
     return msgspec.json.encode(state)

@@ -97,6 +97,12 @@ class DeleteMesh(msgspec.Struct, frozen=True):
     mesh: str
 
 
+class DeleteZone(msgspec.Struct, frozen=True):
+    """Remove all objects that came from the zone, in key order; the Zone object needs a Delete of its own."""
+
+    zone: str
+
+
 class StateView(Protocol):
     """What an evaluation reads: a State, or one with changes that are not in the log yet."""
 
@@ -129,7 +135,7 @@ class RequireOfChanges(msgspec.Struct, frozen=True):
 
 
 Requirement = Require | RequireNone | RequireAbsent | RequireEmpty | RequireOfChanges
-Operation = Put | Delete | Ensure | Restore | DeleteMesh | Requirement
+Operation = Put | Delete | Ensure | Restore | DeleteMesh | DeleteZone | Requirement
 
 
 def new_id() -> str:

@@ -18,6 +18,7 @@ from koguma.store.contract import (
     Change,
     Delete,
     DeleteMesh,
+    DeleteZone,
     Ensure,
     Op,
     Operation,
@@ -124,6 +125,9 @@ class _Evaluation:
                 yield from self._restore(resource)
             case DeleteMesh(mesh=mesh):
                 for key in sorted(key for key in self._staged.stored_keys() if key.mesh == mesh):
+                    yield self._delete(Delete(key))
+            case DeleteZone(zone=zone):
+                for key in sorted(key for key in self._staged.stored_keys() if key.zone == zone):
                     yield self._delete(Delete(key))
             case requirement:
                 self._check(requirement)

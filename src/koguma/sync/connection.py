@@ -5,8 +5,9 @@ which the other side is told by the end of the stream.
 """
 
 import asyncio
+import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -28,7 +29,7 @@ from koguma.sync.protocol.messages import (
     Refusal,
     SyncGreeting,
 )
-from koguma.sync.protocol.publisher import Publisher
+from koguma.sync.protocol.publisher import Publisher, SentCount
 from koguma.sync.protocol.subscriber import Subscriber
 from koguma.sync.published_objects import PublishedObjects
 from koguma.sync.received_objects import ReceivedObjects
@@ -45,10 +46,13 @@ Send = Callable[[bytes], Awaitable[None]]
 class PeerState(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of the other side, and how far each direction is."""
 
+    id: str  # of the connection
     greeting: SyncGreeting
     connected_at: datetime
     last_message_at: datetime
     n_lacking: int  # changes that it has not got yet
+    behind_since: datetime | None  # since when it lacks something
+    counts: Mapping[str, SentCount]  # of what it was sent, by kind
     n_held: int  # objects of its that are stored here
     n_surplus: int  # objects that it does not have any more, and are kept
     refused_there: tuple[Refusal, ...]
@@ -69,7 +73,9 @@ class SyncConnection:
         self._received = received
         self._audience = audience
         self._clock = clock
+        self._id = str(uuid.uuid4())
         self._connected_at = clock()
+        self._behind_since: datetime | None = None
         self._last_message_at = self._connected_at
         self._peer: SyncGreeting | None = None
         self._publisher: Publisher | None = None
@@ -86,10 +92,13 @@ class SyncConnection:
         if self._peer is None or self._publisher is None or self._subscriber is None:
             return None
         return PeerState(
+            id=self._id,
             greeting=self._peer,
             connected_at=self._connected_at,
             last_message_at=self._last_message_at,
             n_lacking=self._publisher.n_lacking,
+            behind_since=self._behind_since,
+            counts=self._publisher.counts(),
             n_held=self._subscriber.n_held,
             n_surplus=len(self._subscriber.surplus),
             refused_there=tuple(self._publisher.refused.values()),
@@ -169,8 +178,17 @@ class SyncConnection:
             if publisher.is_too_late:
                 raise BrokenProtocol("it was away for too long; both sides have to be compared again")
             while (message := self._next_message(publisher)) is not None:
+                self._note_progress(publisher)
                 await send(messages.encoded(message))
+            self._note_progress(publisher)
             await self._has_work.wait()
+
+    def _note_progress(self, publisher: Publisher) -> None:
+        """Note since when the other side lacks something."""
+        if publisher.is_idle:
+            self._behind_since = None
+        elif self._behind_since is None:
+            self._behind_since = self._clock()
 
     async def _receive(
         self, publisher: Publisher, subscriber: Subscriber, incoming: AsyncIterator[bytes]
@@ -186,6 +204,7 @@ class SyncConnection:
                     self._has_work.set()
                 case Ack():
                     publisher.receive_ack(message)
+                    self._note_progress(publisher)
                     self._has_work.set()
                 case Objects():
                     if (ack := await self._store(subscriber, message)) is not None:

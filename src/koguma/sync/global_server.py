@@ -60,6 +60,13 @@ class _ZoneStream(msgspec.Struct, frozen=True):
     instance: str
 
 
+class ZoneReport(msgspec.Struct, frozen=True):
+    """How a zone is, or was when its last stream here ended."""
+
+    state: PeerState
+    disconnected_at: datetime | None = None
+
+
 class GlobalServer:
     """Serves zones; `publish` and `follow_zones` keep what they get up to date."""
 
@@ -71,6 +78,7 @@ class GlobalServer:
         self._disabled = self._disabled_now()
         self._streams: dict[str, _ZoneStream] = {}
         self._last_errors: dict[str, tuple[datetime, str]] = {}
+        self._gone: dict[str, ZoneReport] = {}
         self._server: grpc.aio.Server | None = None
 
     # What zones get.
@@ -208,6 +216,7 @@ class GlobalServer:
             stream = self._streams.get(zone)
             if stream is not None and stream.connection is connection:
                 del self._streams[zone]
+                self._note_gone(zone, connection.state)
                 _log.info("a zone is gone", zone=zone)
 
     def _take_turn(self, zone: str, stream: "_ZoneStream") -> None:
@@ -225,7 +234,7 @@ class GlobalServer:
             raise AlreadyExists(text)
 
     async def _ensure_zone(self, zone: str) -> None:
-        if self._context.state.get(Key(ZONE_KIND.name, "", "", "", zone)) is None:
+        if self._context.state.get(_zone_key(zone)) is None:
             object_ = control_plane_object(
                 self._context, {"type": ZONE_KIND.name, "name": zone, "enabled": True}
             )
@@ -249,7 +258,20 @@ class GlobalServer:
         while len(self._last_errors) > _LAST_ERRORS_MAX:
             self._last_errors.pop(next(iter(self._last_errors)))
 
+    def _note_gone(self, zone: str, state: PeerState | None) -> None:
+        if state is not None:
+            self._gone.pop(zone, None)
+            self._gone[zone] = ZoneReport(state, self._clock())
+            while len(self._gone) > _LAST_ERRORS_MAX:
+                self._gone.pop(next(iter(self._gone)))
+
     # How they are.
+
+    def reports(self) -> Mapping[str, ZoneReport]:
+        """The zones that are, or were, connected here, and whose Zone is stored."""
+        found = {**self._gone, **{zone: ZoneReport(state) for zone, state in self.states().items()}}
+        stored = self._context.state
+        return {zone: report for zone, report in found.items() if stored.get(_zone_key(zone)) is not None}
 
     def states(self) -> Mapping[str, PeerState]:
         """The zones that are connected here."""
@@ -259,6 +281,10 @@ class GlobalServer:
     def last_error(self, zone: str) -> tuple[datetime, str] | None:
         """Why the last stream of a zone ended."""
         return self._last_errors.get(zone)
+
+
+def _zone_key(zone: str) -> Key:
+    return Key(ZONE_KIND.name, "", "", "", zone)
 
 
 def _audience(zone: str, kinds: frozenset[str]) -> Audience:

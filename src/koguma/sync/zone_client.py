@@ -23,7 +23,7 @@ from koguma.model.resource import Key, Resource
 from koguma.sync import mapping, stream_service
 from koguma.sync.connection import PeerState, SyncConnection
 from koguma.sync.mapping import Travelling
-from koguma.sync.protocol.messages import BrokenProtocol, SyncGreeting
+from koguma.sync.protocol.messages import CONFIG_MAX, BrokenProtocol, SyncGreeting
 from koguma.sync.published_objects import PublishedObjects
 from koguma.sync.received_objects import ReceivedObjects
 
@@ -159,7 +159,12 @@ class ZoneClient:
                 if kind.sync.global_to_zones or kind.sync.across_zones
             ),
             sums=sums,
+            config=self._config(),
         )
+
+    def _config(self) -> str:
+        config = msgspec.json.encode(self._context.about.settings(), order="sorted").decode()
+        return config if len(config) <= CONFIG_MAX else ""
 
     def _checked(self, peer: SyncGreeting) -> bool:
         if peer.name:

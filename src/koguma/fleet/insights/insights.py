@@ -13,6 +13,7 @@ from koguma.fleet.insights.global_insight import OnlineCount
 from koguma.fleet.insights.mesh_insight import MeshCounts, totals
 from koguma.fleet.insights.service_insight import ServiceCounts
 from koguma.fleet.proxy_state import InstanceState, ProxyState
+from koguma.fleet.zone_state import ZoneState
 from koguma.kinds import insights as kinds_of_insights
 from koguma.model import labels
 from koguma.model.control_plane_info import ControlPlaneInfo
@@ -46,6 +47,9 @@ class FleetStates(Protocol):
 
     def instances(self) -> tuple[InstanceState, ...]:
         """The control planes of this store."""
+
+    def zone(self, name: str) -> tuple[ZoneState, ...]:
+        """The connections of a zone to Global, the newest last."""
 
     @property
     def problem(self) -> str:
@@ -121,7 +125,7 @@ class Insights:
             case kind if kind == _MESH:
                 return self._mesh(core_name)
             case kind if kind == _ZONE:
-                return zone_insight.of_zone(core_name, self._control_plane, self._instances())
+                return self._zone(core_name)
             case _:
                 return proxy_insight.of_zone_proxy(self._proxy(subject))
 
@@ -141,6 +145,21 @@ class Insights:
         numbers = {kind.name: self.n_objects(kind, mesh) for kind in counted}
         policies = {kind.name: numbers[kind.name] for kind in counted if kind.policy is not None}
         return self.mesh_counts(mesh).spec(policies, numbers)
+
+    def _zone(self, name: str) -> dict[str, Json]:
+        if self._control_plane.is_global:
+            return zone_insight.on_global(self._connections(name))
+        return zone_insight.of_zone(name, self._control_plane, self._instances())
+
+    def connection(self, zone: str, version: str, now: datetime) -> dict[str, Json]:
+        """How a zone is, for people; empty where this is not Global, whose version this is."""
+        if not self._control_plane.is_global:
+            return {}
+        return zone_insight.summary(self._connections(zone), version, now)
+
+    def _connections(self, zone: str) -> tuple[ZoneState, ...]:
+        states = self._states()
+        return states.zone(zone) if states is not None else ()
 
     def _proxy(self, key: Key) -> ProxyState | None:
         states = self._states()

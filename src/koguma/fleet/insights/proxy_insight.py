@@ -38,10 +38,11 @@ def _subscription(state: ProxyState) -> dict[str, Json]:
 
 
 def _responses(counts: Mapping[str, ResponseCount]) -> dict[str, Json]:
-    return {service: _response_count(counts.get(service, _NO_RESPONSES)) for service in _SERVICES}
+    return {service: response_count(counts.get(service, _NO_RESPONSES)) for service in _SERVICES}
 
 
-def _response_count(count: ResponseCount) -> dict[str, str]:
+def response_count(count: ResponseCount) -> dict[str, str]:
+    """Numbers of responses as text, without zeros."""
     numbers = (
         ("responsesSent", count.sent),
         ("responsesAcknowledged", count.acked),

@@ -22,6 +22,7 @@ BUCKETS: Final = 2048  # of sums
 ENTRIES_MAX: Final = 5_000  # in one message
 BATCH_OBJECTS: Final = 1000
 REASON_MAX: Final = 1000  # characters
+CONFIG_MAX: Final = 64 * 1024  # characters
 _WORD_MAX: Final = 300  # characters
 _KEY_MAX: Final = 1000  # characters
 
@@ -62,6 +63,8 @@ class SyncGreeting(msgspec.Struct, frozen=True, kw_only=True, tag="greeting"):
     revision: int  # of that store
     kinds: Annotated[tuple[_Word, ...], msgspec.Meta(max_length=KINDS_MAX)]  # that it can read
     sums: bytes  # over what it holds of the other side
+    # Settings of a zone's control plane as JSON, secrets masked.
+    config: Annotated[str, msgspec.Meta(max_length=CONFIG_MAX)] = ""
 
 
 class EntriesWanted(msgspec.Struct, frozen=True, tag="entries wanted"):

@@ -4,9 +4,9 @@ It keeps no copy of what the subscriber has: only its position in the catalog, w
 was refused. At most a window of bytes is on its way, so a slow subscriber gets fewer, newer versions.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
 
 from koguma.model.resource import Key
 from koguma.sync.protocol import sums
@@ -31,6 +31,14 @@ _OVERHEAD_BYTES: Final = 200  # of an object's key, or of a removal
 Content = Callable[[Key], bytes | None]  # of a published object; None: it is not there any more
 
 
+class SentCount(NamedTuple):
+    """How many objects of a kind were sent, and how many of these were stored, or refused."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    refused: int = 0
+
+
 class Publisher:
     """One direction of a connection, from the side that has the objects."""
 
@@ -46,7 +54,9 @@ class Publisher:
         self._lacks: deque[Key] = deque()
         self._gone: deque[Key] = deque()
         self._number = 0
-        self._on_the_way: deque[tuple[int, int]] = deque()  # number and bytes of each batch
+        # Number, bytes and kinds of each batch.
+        self._on_the_way: deque[tuple[int, int, Counter[str]]] = deque()
+        self._sent, self._answered, self._n_refused = Counter[str](), Counter[str](), Counter[str]()
         self._bytes_on_the_way = 0
 
     # Comparing.
@@ -108,7 +118,9 @@ class Publisher:
         if not objects and not removed:  # what the comparison found may be gone by now
             return self.next_batch() if is_comparison else None
         self._number += 1
-        self._on_the_way.append((self._number, n_bytes))
+        kinds = Counter(key.kind for key in (*removed, *(each.key for each in objects)))
+        self._sent += kinds
+        self._on_the_way.append((self._number, n_bytes, kinds))
         self._bytes_on_the_way += n_bytes
         return Objects(self._number, tuple(objects), tuple(removed), is_comparison)
 
@@ -146,17 +158,29 @@ class Publisher:
         if ack.number > self._number:
             raise BrokenProtocol(f"batch {ack.number} was acknowledged before it was sent")
         while self._on_the_way and self._on_the_way[0][0] <= ack.number:
-            self._bytes_on_the_way -= self._on_the_way.popleft()[1]
+            _, n_bytes, kinds = self._on_the_way.popleft()
+            self._bytes_on_the_way -= n_bytes
+            self._answered += kinds
         for refusal in ack.refused:
             published = self._catalog.get(refusal.key)
             is_known = published is not None and self._audience(refusal.key, published.only_to)
+            if is_known:
+                self._n_refused[refusal.key.kind] += 1
             if is_known and (len(self.refused) < REFUSALS_MAX or refusal.key in self.refused):
                 self.refused[refusal.key] = refusal
 
     @property
     def n_lacking(self) -> int:
         """How many changes the subscriber has not got yet, about: several of one object count as several."""
-        return len(self._lacks) + len(self._gone) + self._catalog.position - self._position
+        on_the_way = sum(kinds.total() for *_, kinds in self._on_the_way)
+        return len(self._lacks) + len(self._gone) + self._catalog.position - self._position + on_the_way
+
+    def counts(self) -> Mapping[str, SentCount]:
+        """What was sent over this connection, by kind."""
+        return {
+            kind: SentCount(n_sent, self._answered[kind] - self._n_refused[kind], self._n_refused[kind])
+            for kind, n_sent in sorted(self._sent.items())
+        }
 
     @property
     def is_idle(self) -> bool:
