@@ -10,7 +10,7 @@ from store_cases import Clock, changes_after, contents, make_resource
 
 from koguma.model.errors import KogumaError, NotFound
 from koguma.model.resource import Resource
-from koguma.store import Delete, DeleteMesh, Op, Put, Require, State, Store, Transaction
+from koguma.store import Delete, DeleteMesh, DeleteZone, Op, Put, Require, State, Store, Transaction
 from koguma.store.contract import Change, Place
 from koguma.store.memory import MemoryLog
 
@@ -41,6 +41,7 @@ operations = st.one_of(
     st.builds(lambda one, expect: Delete(one.key, expect), resources, expectations),
     st.builds(lambda one: Require(one.key, NotFound("required")), resources),
     st.just(DeleteMesh("m")),
+    st.just(DeleteZone("")),
 )
 histories = st.lists(st.lists(operations, min_size=1, max_size=4), min_size=1, max_size=12)
 
