@@ -260,7 +260,11 @@ def test_kumas_agent_gets_a_bootstrap_for_an_egress(plane):
     [
         ({"token": ""}, 422, "a zone proxy needs a zone token"),
         ({"token": "rubbish"}, 401, "authentication failed: could not parse token"),
-        ({"proxyType": "ingress"}, 422, 'proxyType: "ingress" is not served; there are dataplane, egress'),
+        (
+            {"proxyType": "router"},
+            422,
+            'proxyType: "router" is not served; there are dataplane, egress, ingress',
+        ),
         ({"dataplaneResource": "{}"}, 422, 'name: is "", and the proxy asked as "kuma-1"'),
         ({"dataplaneResource": json.dumps(dataplane("kuma-1"))}, 422, 'type: is "Dataplane", and the proxy'),
         ({"dataplaneResource": json.dumps(egress("kuma-1", port=70000))}, 422, "networking.port"),

@@ -725,8 +725,8 @@ async def test_a_body_that_does_not_come_is_not_waited_for(endpoint, monkeypatch
         ({"dnsPort": 65536}, "dnsPort: must be in range [0, 65535]"),
         ({"readinessPort": -1}, "readinessPort: must be in range [0, 65535]"),
         (
-            {"proxyType": "ingress"},
-            'proxyType: "ingress" is not served; there are dataplane, egress',
+            {"proxyType": "router"},
+            'proxyType: "router" is not served; there are dataplane, egress, ingress',
         ),
         (
             {"dnsPort": -1, "workdir": ""},

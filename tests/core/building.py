@@ -117,7 +117,9 @@ def take(db: Db, resource: Resource) -> None:
 
 def proxies(db: Db) -> tuple[Key, ...]:
     return tuple(
-        key for kind in ("Dataplane", "ZoneEgress") for key in world.BY_KIND_EVERYWHERE.keys(db, kind)
+        key
+        for kind in ("Dataplane", "ZoneEgress", "ZoneIngress")
+        for key in world.BY_KIND_EVERYWHERE.keys(db, kind)
     )
 
 

@@ -21,6 +21,7 @@ from tests import tls_certificates
 
 PROXIES = ("p1", "p2", "p3")
 EGRESSES = ("e1", "e2")
+INGRESSES = ("i1", "i2")
 OTHER = "other"  # a mesh that calls gateways of the first one, and has some itself
 OFTEN = ("Dataplane", "MeshService") * 4
 PROTOCOLS = ("http", "tcp", "grpc", "http2")
@@ -54,7 +55,8 @@ def node_metadata(random: Random) -> NodeMetadata:
 
 def proxy_key(random: Random) -> Key:
     if random.random() < 0.3:
-        return Key("ZoneEgress", "", "east", "", random.choice(EGRESSES))
+        kind, names = random.choice([("ZoneEgress", EGRESSES), ("ZoneIngress", INGRESSES)])
+        return Key(kind, "", "east", "", random.choice(names))
     mesh = random.choice(["default"] * 4 + [OTHER])
     return Key("Dataplane", mesh, "east", "", random.choice(PROXIES))
 
@@ -77,6 +79,15 @@ def _egress(random: Random) -> dict[str, Any]:
     networking = {"address": random.choice(["10.0.0.8", "10.0.0.9"]), "port": random.choice([10002, 10003])}
     zone, labels = random.choice(["east", "east", "west"]), {"team": random.choice(["x", "y"])}
     return {"name": random.choice(EGRESSES), "labels": labels, "networking": networking, "x-zone": zone}
+
+
+def _ingress(random: Random) -> dict[str, Any]:
+    networking: dict[str, Any] = {"address": random.choice(["10.0.0.8", "10.0.0.9"]), "port": 10001}
+    if random.random() < 0.8:
+        advertised = random.choice(["192.0.2.1", "192.0.2.2", "ingress.example.com"])
+        networking |= {"advertisedAddress": advertised, "advertisedPort": random.choice([443, 444])}
+    zone = random.choice(["east", "west"])
+    return {"name": random.choice(INGRESSES), "networking": networking, "x-zone": zone}
 
 
 def _dataplane(random: Random) -> dict[str, Any]:
@@ -390,6 +401,7 @@ KINDS = {
     "Mesh": _mesh,
     "Dataplane": _dataplane,
     "ZoneEgress": _egress,
+    "ZoneIngress": _ingress,
     "MeshGateway": _mesh_gateway,
     "MeshGatewayHTTPRoute": _gateway_route,
     "MeshService": _service,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koguma.core.build import locality
-from koguma.core.build.endpoints import Endpoint
+from koguma.core.build.addresses import Endpoint
 from koguma.envoy.snapshot import ENDPOINTS
 from koguma.policies.mesh_load_balancing_strategy.locality_awareness import locality as preference
 

@@ -28,7 +28,7 @@ from koguma.model import documents
 from koguma.model.errors import Invalid
 from koguma.model.resource import Key, Resource
 
-N_MESHES = 36
+N_MESHES = 54
 N_OBJECTS = 140
 ROUTES = ("r1", "r2")
 NODE = NodeMetadata(("feature-bind-outbounds",), "/w", 9901)

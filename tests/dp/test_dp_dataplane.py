@@ -7,7 +7,7 @@ import pytest
 from koguma.core import admission, world
 from koguma.dp import dataplane, gateway, zone_proxy
 from koguma.dp.dataplane import BadDataplane, DataplaneFlags, Outbound
-from koguma.identity.proxy_types import EGRESS
+from koguma.identity.proxy_types import EGRESS, INGRESS
 from koguma.kinds import KINDS
 from koguma.model import forms
 from koguma.model.control_plane_info import ControlPlaneInfo
@@ -267,3 +267,18 @@ def test_the_service_of_a_gateway_is_a_tag_or_a_flag():
         gateway.from_flags(gateway.GatewayFlags(name="e", service="edge", tags={"kuma.io/service": "web"}))
     with pytest.raises(BadDataplane, match=r"--gateway needs --tag kuma\.io/service=NAME"):
         gateway.from_flags(gateway.GatewayFlags(name="edge-1", tags={"team": "front"}))
+
+
+@pytest.mark.parametrize(
+    ("flags", "advertised"),
+    [
+        ({}, ("10.0.0.2", 10001)),
+        ({"advertised_address": "192.0.2.1", "advertised_port": 443}, ("192.0.2.1", 443)),
+    ],
+)
+def test_an_ingress_is_advertised_where_it_listens_unless_flags_say_otherwise(flags, advertised):
+    described = zone_proxy.ZoneProxyFlags(name="ingress-1", address="10.0.0.2", port=10001, **flags)
+    proxy = zone_proxy.from_flags(INGRESS, described)
+    networking = proxy.resource["networking"]
+    assert (proxy.resource["type"], networking["port"]) == ("ZoneIngress", 10001)
+    assert (networking["advertisedAddress"], networking["advertisedPort"]) == advertised

@@ -181,3 +181,14 @@ def test_passing_through_global_keeps_the_name() -> None:
     down = _down(up)
     assert down is not None
     assert (down.key, down.core_name) == (policy.key, up.core_name)
+
+
+def test_an_ingress_travels_once_it_is_ready() -> None:
+    registered = {labels.ORIGIN: "zone", labels.REGISTERED_BY: "proxy", labels.INSTANCE: "run-1"}
+    starting = _resource("ZoneIngress", zone="east", labels=registered, spec={"networking": {}})
+    assert _up(starting) is None
+    ready = {labels.READY: labels.ready_mark(registered)}
+    up = _up(msgspec.structs.replace(starting, annotations=ready))
+    assert up is not None
+    assert _down(up) is not None
+    assert _down(up, ("east",)) is None

@@ -1,7 +1,7 @@
 """What a proxy's own Envoy shows: `xds`, `stats` and `clusters` below a Dataplane or a zone proxy.
 
 The right to read the object is not enough: each page is a subresource (`dataplanes/xds`), so that a role
-may give it or not. An egress serves several meshes, and needs the right to list the external services of all.
+may give it or not. A zone proxy serves several meshes, and needs the right to list what it serves of all.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,11 +12,11 @@ import msgspec
 from aiohttp import web
 
 from koguma.api.call import JSON, Call, answer
+from koguma.api.zone_proxies import SERVED_KINDS
 from koguma.application.context import Context
 from koguma.core.build import zone_egress
 from koguma.envoy import admin_pages
 from koguma.fleet.envoy_views import EnvoyViews
-from koguma.identity.proxy_types import EGRESS
 from koguma.model.errors import BadRequest, KogumaError, Unavailable
 from koguma.model.kind import Kind
 from koguma.model.resource import Resource
@@ -83,9 +83,10 @@ class EnvoyPages:
         context = self._context
         context.check(call.user, "get", kind, mesh, name)
         context.check(call.user, "get", kind, mesh, name, page)
-        if kind.name == EGRESS.kind:
+        if kind.name in SERVED_KINDS:
             for served in zone_egress.meshes(await context.database()):
-                context.check(call.user, "list", context.kinds["MeshExternalService"], served)
+                for each in SERVED_KINDS[kind.name]:
+                    context.check(call.user, "list", context.kinds[each], served)
         if mesh:
             context.check_mesh(call.user, mesh)
         proxy = context.find(call.user, kind, mesh, name)

@@ -15,7 +15,7 @@ from koguma.api.openapi_parts import (
     content,
     errors,
 )
-from koguma.identity.proxy_types import EGRESS
+from koguma.identity.proxy_types import EGRESS, INGRESS
 from koguma.model import forms, json_patch
 from koguma.model.kind import Kind, Kinds
 from koguma.model.schema import Json, json_schemas
@@ -298,6 +298,10 @@ def _inspect_paths(kind: Kind) -> dict[str, Json]:
             f"/{kind.path}/{{name}}/{path}": _inspected(path, *operation, is_in_mesh=False)
             for path, operation in _OF_EGRESS.items()
         }
+    if kind.name == INGRESS.kind:
+        text = "What the ingress's Envoy is to have, by type and name."
+        path = f"/{kind.path}/{{name}}/_config"
+        return {path: _inspected("_config", "inspectIngressConfig", "xds", text, is_in_mesh=False)}
     if kind.name == "Dataplane":
         return {f"{base}/{path}": _inspected(path, *operation) for path, operation in _OF_PROXY.items()}
     below = parameters.below(kind)

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from koguma.identity.proxy_types import EGRESS
+from koguma.identity.proxy_types import INGRESS as INGRESS_PROXY
 from koguma.model.errors import Invalid
 from koguma.model.kind import Kind, Kinds
 from koguma.model.schema import Json
@@ -210,8 +211,9 @@ OF_PROXY: Final[Mapping[str, PlainPath]] = {
     "_outbounds/{kri}/_routes/{route}/_policies": _VIEW,
     **OF_ENVOY,
 }
-# What stands below a ZoneEgress.
+# What stands below a ZoneEgress and a ZoneIngress.
 OF_EGRESS: Final[Mapping[str, PlainPath]] = {"_config": UNPAGED, "_policies": _VIEW, **OF_ENVOY}
+OF_INGRESS: Final[Mapping[str, PlainPath]] = {"_config": UNPAGED, **OF_ENVOY}
 # What many Envoys are asked about: below a Mesh, and below a service.
 _TOP: Final = PlainPath({"GET": (BY, SECONDS, _asked_at_most(100, 500), ROW)})
 _ENDPOINTS: Final = PlainPath({"GET": (SECONDS, _asked_at_most(20, 100))})
@@ -251,8 +253,8 @@ def below(kind: Kind) -> Mapping[str, PlainPath]:
         return OF_PROXY
     if kind.name == EGRESS.kind:
         return OF_EGRESS
-    if kind.name == "ZoneIngress":
-        return OF_ENVOY
+    if kind.name == INGRESS_PROXY.kind:
+        return OF_INGRESS
     paths: dict[str, PlainPath] = {}
     if kind.policy is not None:
         # `-resources` is what Kuma's own command line asks for; the last is older than both.

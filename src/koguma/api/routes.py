@@ -23,7 +23,7 @@ from koguma.api.tokens import TokenIssuer
 from koguma.api.traffic import Top
 from koguma.api.watch import Watches
 from koguma.api.zone_proxies import ZoneProxies
-from koguma.identity.proxy_types import EGRESS, SIDECAR
+from koguma.identity.proxy_types import EGRESS, INGRESS, SIDECAR
 from koguma.model.errors import NotAllowed
 from koguma.model.kind import Kind, Kinds
 
@@ -34,7 +34,7 @@ _ITEM_TITLES = {
     "PATCH": "Could not process a resource",
     "DELETE": "Could not delete a resource",
 }
-_ZONE_PROXIES = ("ZoneIngress", EGRESS.kind)
+_ZONE_PROXIES = (INGRESS.kind, EGRESS.kind)
 _LIST_TITLES = {"GET": "Could not retrieve resources", "HEAD": "Could not retrieve resources"}
 
 

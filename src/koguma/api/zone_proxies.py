@@ -1,8 +1,11 @@
-"""Zone proxies: the configuration of a ZoneEgress, and the policies that act on it.
+"""Zone proxies: the configuration of a ZoneEgress or ZoneIngress, and the policies that act on an egress.
 
-An egress serves several meshes. The right to read it is needed, and of each mesh the right to list its
-external services: policies of other meshes are not shown, and the whole configuration only with all of them.
+They serve several meshes. The right to read one is needed, and of each mesh the right to list the services
+that it serves: policies of other meshes are not shown, and the whole configuration only with all of them.
 """
+
+from collections.abc import Mapping
+from typing import Final
 
 from aiohttp import web
 
@@ -13,9 +16,16 @@ from koguma.application.context import Context
 from koguma.core import egress_view
 from koguma.core.build import zone_egress
 from koguma.core.incremental import Db
+from koguma.identity.proxy_types import EGRESS, INGRESS
 from koguma.model.errors import NotAllowed
 from koguma.model.kind import Kind
 from koguma.model.resource import Key
+
+# What stands in the configuration of zone proxies, of each mesh.
+SERVED_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    EGRESS.kind: ("MeshExternalService",),
+    INGRESS.kind: ("MeshService", "MeshMultiZoneService"),
+}
 
 
 class ZoneProxies:
@@ -31,7 +41,8 @@ class ZoneProxies:
             raise NotAllowed("Not allowed on global CP")
         db, key = await self._proxy(call, kind, name)
         for mesh in zone_egress.meshes(db):
-            context.check(call.user, "list", context.kinds["MeshExternalService"], mesh)
+            for served in SERVED_KINDS[kind.name]:
+                context.check(call.user, "list", context.kinds[served], mesh)
         return answer_json({"xds": proxies.config_of(db, key)})
 
     async def policies(self, call: Call, kind: Kind, name: str) -> web.StreamResponse:

@@ -36,12 +36,15 @@ Examples:
   koguma token zone --zone east --scope egress --valid-for 720h > egress.token
   koguma dp run --proxy-type egress --name egress-1 --address 10.0.0.3 --port 10002 \\
       --dataplane-token-file egress.token
+  koguma token zone --zone east --scope ingress --valid-for 720h > ingress.token
+  koguma dp run --proxy-type ingress --name ingress-1 --address 10.0.0.2 --port 10001 \\
+      --dataplane-token-file ingress.token
 """
 
 
 @click.group("dp")
 def command() -> None:
-    """Run a proxy beside a service, a gateway, or the egress of a zone."""
+    """Run a proxy beside a service, a gateway, or the egress or ingress of a zone."""
 
 
 def run(**flags: Any) -> int:
@@ -158,7 +161,9 @@ def _proxy(flags: Mapping[str, Any]) -> "DataplaneProxy":
     from koguma.dp import dataplane, gateway  # noqa: PLC0415 - `--help` does not need the kinds
 
     file: TextIO | None = flags["dataplane_file"]
-    described = {name: flags[name] for name in dataplane.FLAG_NAMES if flags[name]}
+    possible = {**dataplane.FLAG_NAMES, **dataplane.INGRESS_FLAG_NAMES}
+    described = {name: flags[name] for name in possible if flags[name]}
+    _refuse_flags_of_ingresses(described, flags["proxy_type"])
     _refuse_contradictions(file, described, flags["variables"])
     _refuse_flags_of_sidecars(described, flags)
     ports = _redirect_ports(flags)
@@ -191,6 +196,14 @@ def _described(
     if flags["gateway"]:
         return gateway.from_flags(gateway.GatewayFlags(**fields))
     return dataplane.from_flags(dataplane.DataplaneFlags(is_redirected=is_redirected, **fields))
+
+
+def _refuse_flags_of_ingresses(described: Mapping[str, Any], proxy_type: str) -> None:
+    from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not need the kinds
+
+    names = [flag for name, flag in dataplane.INGRESS_FLAG_NAMES.items() if name in described]
+    if names and proxy_type != proxy_types.INGRESS.word:
+        raise click.UsageError(f"{', '.join(names)}: only an ingress is called from other zones")
 
 
 def _refuse_flags_of_sidecars(described: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
@@ -237,7 +250,8 @@ def _refuse_contradictions(file: TextIO | None, described: Mapping[str, Any], va
     from koguma.dp import dataplane  # noqa: PLC0415 - `--help` does not need the kinds
 
     if file is not None and described:
-        names = ", ".join(dataplane.FLAG_NAMES[name] for name in described)
+        possible = {**dataplane.FLAG_NAMES, **dataplane.INGRESS_FLAG_NAMES}
+        names = ", ".join(possible[name] for name in described)
         raise click.UsageError(f"--dataplane-file says all that {names} would say; give one or the other")
     if file is None and variables:
         raise click.UsageError("--dataplane-var goes with --dataplane-file")
@@ -245,7 +259,7 @@ def _refuse_contradictions(file: TextIO | None, described: Mapping[str, Any], va
         raise click.UsageError(
             "say who the proxy is: --name with --service, --dataplane-file, or --name alone for a Dataplane"
             " that is stored already; --gateway with --name and --tag for a gateway; --name with --port for a"
-            " zone egress"
+            " zone egress or ingress"
         )
 
 

@@ -171,7 +171,7 @@ def _identity() -> list[click.Parameter]:
             type=click.Choice(tuple(proxy_types.SERVED)),
             default=proxy_types.SIDECAR.word,
             show_default=True,
-            help="A sidecar, or the egress of a zone (a ZoneEgress, which needs a zone token).",
+            help="A sidecar, or the egress or ingress of a zone, which needs a zone token.",
         ),
         Option(
             who,
@@ -203,6 +203,13 @@ def _service() -> list[click.Parameter]:
         ),
         Option(who, "--protocol", type=click.Choice(tags.PROTOCOLS), help="What it speaks.  [default: tcp]"),
         Option(who, "--address", metavar="IP", help="Where others reach the proxy.  [default: 127.0.0.1]"),
+        Option(
+            who,
+            "--advertised-address",
+            metavar="IP",
+            help="Where other zones call an ingress: its load balancer.  [default: --address]",
+        ),
+        Option(who, "--advertised-port", type=_PORT, help="The port of that address.  [default: --port]"),
         Option(
             who,
             "--admin-port",
@@ -240,7 +247,7 @@ def _object() -> list[click.Parameter]:
             "--dataplane-file",
             type=click.File(encoding="utf-8"),
             metavar="FILE",
-            help="The whole Dataplane or ZoneEgress instead, plain or Kubernetes form; - is standard input.",
+            help="The whole Dataplane (or ZoneEgress, ZoneIngress) instead, in either form; - is stdin.",
         ),
         Option(
             who,

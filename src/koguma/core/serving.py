@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from koguma.core import world
-from koguma.core.build import encoding, endpoints, external, network, zone_egress
+from koguma.core.build import addresses, encoding, endpoints, external, network, zone_egress
 from koguma.core.build.network import InboundNetworking
 from koguma.core.incremental import Db
 from koguma.core.world import Port
@@ -116,7 +116,7 @@ def _written(resource: Resource, inbound: InboundNetworking) -> Json:
 
 def _withheld(resource: Resource, inbound: InboundNetworking, written: Json) -> str:
     """Why callers do not get an inbound as an endpoint; empty where they do."""
-    if not endpoints.is_ip(inbound.reached_at):
+    if not addresses.is_ip(inbound.reached_at):
         return f'"{inbound.reached_at}" is no IP, and Envoy needs one; write networking.address'
     if inbound.is_ready:
         return ""

@@ -51,6 +51,11 @@ FLAG_NAMES: Final[Mapping[str, str]] = {
     "tags": "--tag",
     "labels": "--label",
 }
+# Those that only an ingress has, since only it is called from other zones.
+INGRESS_FLAG_NAMES: Final[Mapping[str, str]] = {
+    "advertised_address": "--advertised-address",
+    "advertised_port": "--advertised-port",
+}
 
 
 class BadDataplane(BadRequest):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from koguma.core import spiffe
-from koguma.core.build import egress, encoding, network
+from koguma.core.build import egress, encoding, network, zone_egress
 from koguma.core.build import snapshot as compiled
 from koguma.core.build.snapshot import SharedSpec
 from koguma.core.build.snapshot_watcher import SnapshotWatcher
@@ -78,8 +78,9 @@ class SnapshotCompiler:
 
     def _compiled(self, db: Db, watcher: SnapshotWatcher, key: Key) -> CompiledProxy | CompileError:
         try:
-            if not key.mesh:
-                return CompiledProxy(watcher.of(key), (), tuple(egress.identities(db, key)))
+            if not key.mesh:  # an ingress ends no TLS, so it has no identities
+                identities = egress.identities(db, key) if key.kind == zone_egress.KIND else ()
+                return CompiledProxy(watcher.of(key), (), tuple(identities))
             return CompiledProxy(watcher.of(key), self._spiffe_ids(db, key))
         except Exception as error:  # noqa: BLE001 - a mistake of ours about one proxy must not leave the others stale
             return CompileError(error)

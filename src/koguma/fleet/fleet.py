@@ -138,7 +138,8 @@ class Fleet:
 
     def _stored(self, request: ConnectRequest, proxy_type: ProxyType) -> Resource:
         proxy = self.context.state.named(proxy_type.kind, request.mesh, request.name)
-        if proxy is None:
+        # The ingresses of other zones are stored here too; their proxies connect there.
+        if proxy is None or (proxy_type.is_of_zone and proxy.zone != self.context.control_plane.zone):
             where = f' in mesh "{request.mesh}"' if request.mesh else ""
             text = f'there is no {proxy_type.kind} "{request.name}"{where}'
             raise NotFound(text, violations=[Violation("name", text, "missing")])

@@ -15,7 +15,7 @@ import structlog
 from koguma.access.user import SYSTEM
 from koguma.application import compare_and_swap
 from koguma.application.context import Context, mesh_key
-from koguma.core.build import endpoints
+from koguma.core.build import addresses
 from koguma.core.build.network import NodeMetadata
 from koguma.envoy import names
 from koguma.envoy.bootstrap import ADMIN_ADDRESS
@@ -98,7 +98,7 @@ class HealthReporter:
         is_transparent = bool(proxying.get("redirectPortInbound") or self._node.redirect_inbound)
         probes = service_probe.checks(found.spec, is_transparent=is_transparent)
         # An inbound with a name for an address is not built either, and is shown as a failure there.
-        return (*self._of_envoy(), *(each for each in probes if endpoints.is_ip(each.address)))
+        return (*self._of_envoy(), *(each for each in probes if addresses.is_ip(each.address)))
 
     def _of_envoy(self) -> tuple[HealthCheck, ...]:
         """Kuma's agent says by Envoy's health, and in no other way, that the proxy is about to end."""

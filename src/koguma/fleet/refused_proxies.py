@@ -206,12 +206,12 @@ def _hint(error: KogumaError, mesh: str, name: str) -> str:
         return "stop one of the two, or start it under a name of its own (--name)"
     if isinstance(error, NotFound):
         if not mesh:
-            return "apply the ZoneEgress, or start the proxy so that it brings one (--port)"
+            return "apply the ZoneEgress or ZoneIngress, or start the proxy so that it brings one (--port)"
         return "apply the Dataplane, or start the proxy so that it brings one (--service or --dataplane-file)"
     if isinstance(error, Invalid | BadRequest):
         return "correct what the proxy is started with, or the mesh; it is let in as soon as that fits"
     bound = f"--mesh {shlex.quote(mesh)} --name {shlex.quote(name)} --service SERVICE"
-    command = f"koguma token {f'dataplane {bound}' if mesh else 'zone --scope egress'} --valid-for 720h"
+    command = f"koguma token {f'dataplane {bound}' if mesh else 'zone --scope SCOPE'} --valid-for 720h"
     if isinstance(error, IdentityNotInToken):
         command = _printable(error.command, _REASON_MAX)
     token = f"`{command}` makes a token for it; write it to the file of --dataplane-token-file"

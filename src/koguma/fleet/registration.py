@@ -224,9 +224,10 @@ class Registration:
             await asyncio.sleep(RETRY_SECONDS)
 
     def registered(self) -> list[Resource]:
-        """All objects that proxies brought."""
+        """All objects that proxies of this zone brought; those of other zones come and go by sync."""
+        zone = self._context.control_plane.zone
         stored = (each for kind in proxy_types.BY_KIND for each in self._context.state.listed(kind))
-        return [each for each in stored if is_registered(each)]
+        return [each for each in stored if each.zone == zone and is_registered(each)]
 
     async def remove(self, resource: Resource) -> None:
         """Remove what a proxy registered, unless it has connected to another control plane since."""

@@ -19,8 +19,9 @@ class ProxyType(NamedTuple):
 
 SIDECAR: Final = ProxyType("dataplane", "Dataplane")
 EGRESS: Final = ProxyType("egress", "ZoneEgress", "egress")
+INGRESS: Final = ProxyType("ingress", "ZoneIngress", "ingress")
 
-SERVED: Final[Mapping[str, ProxyType]] = {each.word: each for each in (SIDECAR, EGRESS)}
+SERVED: Final[Mapping[str, ProxyType]] = {each.word: each for each in (SIDECAR, EGRESS, INGRESS)}
 BY_KIND: Final[Mapping[str, ProxyType]] = {each.kind: each for each in SERVED.values()}
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from koguma.core.build import network, zone_ingress
 from koguma.core.role import PolicyRole
 from koguma.identity import signing_keys
 from koguma.identity.claims import ZONE as ZONE_TOKENS
@@ -59,6 +60,8 @@ def upward(resource: Resource, kind: Kind, zone: str) -> Resource | None:
     is_own = resource.zone == zone and resource.origin in ("", ZONE)
     if not kind.sync.zone_to_global or not is_own or _stays(resource):
         return None
+    if kind.name == zone_ingress.KIND and network.is_starting(resource):
+        return None  # others would call it before it listens
     sent = {**resource.labels, **_home(resource), labels.ORIGIN: ZONE, labels.ZONE: zone}
     sent.pop(labels.GRACE_STARTED, None)
     return _renamed(resource, kind, sent)

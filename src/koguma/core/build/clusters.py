@@ -20,8 +20,9 @@ from koguma.core.build import (
     overlays,
     tls,
     zone_egress,
+    zone_ingress,
 )
-from koguma.core.build.endpoints import Endpoint
+from koguma.core.build.addresses import Endpoint
 from koguma.core.build.overlays import MergedConfs, PolicyOverlays
 from koguma.core.gateway_api import backend_tls
 from koguma.core.gateway_api.backend_tls import BackendTls
@@ -38,7 +39,7 @@ from koguma.model.overlay import MachineAccess, Overlay, OverlayContext
 from koguma.model.resource import Key
 
 NO_SERVER_NAME: Final = (
-    "a zone egress finds it by its name as a part of a server name, so that must be one DNS label: at most 63"
+    "a zone proxy finds it by its name as a part of a server name, so that must be one DNS label: at most 63"
     " lower-case letters, digits and hyphens, without a dot; rename it"
 )
 
@@ -99,7 +100,8 @@ def cluster(db: Db, spec: ClusterSpec) -> tuple[XdsResource | Failure, ...]:
     backend = backend_tls.of(db, spec.destination, port.section)
     if backend is not None:
         return _with_own_tls(db, spec, name, backend)
-    skeleton = {"cluster": _skeleton(name, spec.subsets), "http_options": _HTTP2}
+    failing = _THAT_FAILS if zone_ingress.is_remote(db, spec.destination) else {}
+    skeleton = {"cluster": {**_skeleton(name, spec.subsets), **failing}, "http_options": _HTTP2}
     parts = overlay_merge.with_overlays(skeleton, spec.overlays.overlays)
     if spec.overlays.locality is not None and spec.overlays.locality.affinity_tags:
         parts = _with_localities(parts)
@@ -231,8 +233,7 @@ def _with_localities(parts: overlay_merge.Parts) -> overlay_merge.Parts:
 
 
 def _transport(db: Db, spec: ClusterSpec) -> Data | None:
-    mtls = tls.mtls(db, spec.client.mesh)
-    if mtls is None or (mtls.is_permissive and not _is_ready(db, spec.destination)):
+    if not endpoints.is_secured(db, spec.destination):
         return None
     return _mtls(db, spec, endpoints.identities(db, spec.destination))
 
@@ -248,13 +249,6 @@ def _socket(db: Db, spec: ClusterSpec, context: Data) -> Data:
     for part in overlays.of_both_ends(db, spec.client.both_ends, where).part("upstream_tls"):
         context = overlay_merge.merged(context, part)
     return tls.socket(context)
-
-
-def _is_ready(db: Db, destination: Key) -> bool:
-    """Whether all proxies of a destination can be called over mTLS."""
-    if destination.kind != "MeshMultiZoneService":
-        return tls.is_ready(db, destination)
-    return all(tls.is_ready(db, service) for service in endpoints.multi_zone_services(db, destination))
 
 
 def _cluster_data(parts: overlay_merge.Parts, *, is_http: bool, transport: Data | None) -> Data:
@@ -299,8 +293,8 @@ _OF_ENDPOINTS: Final = frozenset(
 )
 
 
-# An egress that cannot be reached is left out for a while; one that forwards errors from outside is not.
-_EGRESS_THAT_FAILS: Final[Data] = {
+# What cannot be reached is left out for a while; a zone proxy that forwards errors of others is not.
+_THAT_FAILS: Final[Data] = {
     "outlier_detection": {
         "split_external_local_origin_errors": True,
         "consecutive_local_origin_failure": 2,
@@ -316,6 +310,11 @@ _EGRESS_THAT_FAILS: Final[Data] = {
 }
 
 
+def of_ingress(name: str) -> Data:
+    """The cluster to which an ingress passes bytes on; what they mean is known to both ends only."""
+    return {**_skeleton(name, ()), **_THAT_FAILS}
+
+
 def _through_egress(db: Db, spec: ClusterSpec, name: str) -> tuple[XdsResource | Failure, ...]:
     """The cluster of an external service whose calls leave through a zone egress."""
     problem = external.problem(db, spec.destination, spec.section)
@@ -323,7 +322,7 @@ def _through_egress(db: Db, spec: ClusterSpec, name: str) -> tuple[XdsResource |
         problem = NO_SERVER_NAME
     if problem:
         return (Failure(CLUSTER, name, problem, str(spec.destination)),)
-    skeleton = {"cluster": {**_skeleton(name, ()), **_EGRESS_THAT_FAILS}, "http_options": _HTTP2}
+    skeleton = {"cluster": {**_skeleton(name, ()), **_THAT_FAILS}, "http_options": _HTTP2}
     parts = overlay_merge.with_overlays(skeleton, map(_of_client, spec.overlays.overlays))
     port = world.port(db, spec.destination, spec.section)
     is_http = port is not None and port.protocol in world.HTTP_PROTOCOLS

@@ -15,9 +15,9 @@ import msgspec
 from koguma.core import world
 from koguma.core.build import (
     added_resources,
+    addresses,
     clusters,
     encoding,
-    endpoints,
     external,
     inbound,
     inbound_listener,
@@ -114,7 +114,7 @@ def _listener(db: Db, egress: Key, contexts: list[EgressContext]) -> Iterator[Xd
     if not name:
         yield encoding.nameless(snapshot.LISTENER, egress)
         return
-    if not endpoints.is_ip(spec.address):
+    if not addresses.is_ip(spec.address):
         text = f'"{spec.address}" is no IP, and Envoy needs one; write networking.address'
         yield Failure(snapshot.LISTENER, name, text, str(egress))
         return

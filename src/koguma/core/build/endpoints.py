@@ -1,34 +1,23 @@
 """Endpoints: the proxies that serve a service, and their addresses.
 
 A MeshService selects proxies by tags or labels; labels of a proxy count as tags of its inbounds. An inbound
-that is not ready has no endpoint. A change here touches the endpoints of the services that select the proxy,
-and nothing else.
+that is not ready has no endpoint. A service of another zone is called at the ingresses of that zone. A change
+here touches the endpoints of the services that select the proxy, and nothing else.
 """
 
-import ipaddress
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 
 import msgspec
 
 from koguma.core import spiffe, world
-from koguma.core.build import network
+from koguma.core.build import network, tls, zone_ingress
+from koguma.core.build.addresses import Endpoint, is_ip
 from koguma.core.build.network import InboundNetworking
 from koguma.core.incremental import Db, question
 from koguma.core.world import Pairs, pairs
 from koguma.model import tags
 from koguma.model.resource import Key
 from koguma.model.schema import Json
-
-
-class Endpoint(msgspec.Struct, frozen=True, order=True):
-    """One address of a service."""
-
-    address: str
-    port: int
-    zone: str = ""
-    tags: Pairs = ()
-    host: str = ""  # for which requests to it are, whatever they named; empty: what they named
 
 
 class _ServiceSelector(msgspec.Struct, frozen=True):
@@ -109,7 +98,9 @@ def _sections(db: Db, key: Key, selector: _ServiceSelector) -> tuple[str, ...]:
 
 @question
 def of_service(db: Db, service: Key, section: str) -> tuple[Endpoint, ...]:
-    """The endpoints of one port of a MeshService, sorted."""
+    """The endpoints of one port of a MeshService, sorted; of another zone, the ingresses of that zone."""
+    if zone_ingress.is_remote(db, service):
+        return zone_ingress.endpoints_of(db, service.mesh, service.zone)
     addresses = (
         _endpoint(key, inbound) for key, inbound in targets(db, service, section) if inbound.is_ready
     )
@@ -155,16 +146,6 @@ def _endpoint(key: Key, inbound: InboundNetworking) -> Endpoint | None:
     return Endpoint(inbound.reached_at, inbound.port, key.zone, own)
 
 
-@lru_cache(maxsize=4096)
-def is_ip(text: str) -> bool:
-    """Whether a text is an address and no name."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
 @question
 def multi_zone_services(db: Db, service: Key) -> tuple[Key, ...]:
     """The MeshServices behind a MeshMultiZoneService."""
@@ -177,17 +158,53 @@ def multi_zone_services(db: Db, service: Key) -> tuple[Key, ...]:
 @question
 def of_multi_zone(db: Db, service: Key, section: str) -> tuple[Endpoint, ...]:
     """The endpoints of one port of a MeshMultiZoneService: those of the same port of its services."""
+    is_everywhere = is_secured(db, service)  # other zones are called over mTLS or not at all
+    found = (
+        each
+        for key, theirs in _behind(db, service, section)
+        if is_everywhere or not zone_ingress.is_remote(db, key)
+        for each in of_service(db, key, theirs)
+    )
+    return tuple(sorted(set(found)))
+
+
+def _behind(db: Db, service: Key, section: str) -> Iterator[tuple[Key, str]]:
+    """The ports behind a port of a MeshMultiZoneService."""
     own = world.destination(db, service)
     port = own.port(section) if own else None
-    if port is None:
-        return ()
-    addresses: dict[Endpoint, None] = {}
-    for key in multi_zone_services(db, service):
+    for key in multi_zone_services(db, service) if port else ():
         target = world.destination(db, key)
-        theirs = target.port(port.name or str(port.number)) if target else None
+        theirs = target.port(port.name or str(port.number)) if target and port else None
         if theirs is not None:
-            addresses |= dict.fromkeys(of_service(db, key, theirs.section))
-    return tuple(sorted(addresses))
+            yield key, theirs.section
+
+
+@question
+def is_secured(db: Db, destination: Key) -> bool:
+    """Whether calls of a destination are mTLS: always to another zone; in a permissive mesh once it is ready.
+
+    Where services of several zones are one destination, those of this zone decide.
+    """
+    mtls = tls.mtls(db, destination.mesh)
+    if mtls is None or not mtls.is_permissive:
+        return mtls is not None
+    is_several = destination.kind == "MeshMultiZoneService"
+    services = multi_zone_services(db, destination) if is_several else (destination,)
+    return all(tls.is_ready(db, each) for each in services if not zone_ingress.is_remote(db, each))
+
+
+@question
+def of_zone(db: Db, destination: Key, section: str) -> tuple[Endpoint, ...]:
+    """The endpoints of a port in this zone, to which its ingresses lead."""
+    if destination.kind != "MeshMultiZoneService":
+        return of_service(db, destination, section)
+    own = (
+        each
+        for key, theirs in _behind(db, destination, section)
+        if not zone_ingress.is_remote(db, key)
+        for each in of_service(db, key, theirs)
+    )
+    return tuple(sorted(set(own)))
 
 
 def of(db: Db, destination: Key, section: str) -> tuple[Endpoint, ...]:

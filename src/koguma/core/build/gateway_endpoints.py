@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 
 from koguma.core import match, spiffe, world
-from koguma.core.build import endpoints, network
-from koguma.core.build.endpoints import Endpoint
+from koguma.core.build import addresses, network
+from koguma.core.build.addresses import Endpoint
 from koguma.core.incremental import Db, question
 from koguma.core.inputs import Index
 from koguma.core.world import pairs
@@ -47,7 +47,7 @@ def _endpoint(db: Db, key: Key, port: int, host: str) -> Endpoint | None:
         return None
     networking = resource.spec.get("networking") or {}
     address = networking.get("advertisedAddress") or networking.get("address") or network.LOOPBACK
-    if not endpoints.is_ip(address):
+    if not addresses.is_ip(address):
         return None
     zone = {tags.ZONE: key.zone} if key.zone else {}
     return Endpoint(address, port, key.zone, pairs({**dict(proxy.gateway_tags), **zone}), host)

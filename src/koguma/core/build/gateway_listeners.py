@@ -12,10 +12,10 @@ import msgspec
 from koguma.core import items
 from koguma.core.build import (
     added_resources,
+    addresses,
     backends,
     cross_mesh,
     encoding,
-    endpoints,
     gateway_certificates,
     gateway_filters,
     gateway_hosts,
@@ -68,7 +68,7 @@ def listener(
     name = encoding.kri(db, port.gateway, str(port.number))
     if not name:
         return (encoding.nameless(snapshot.LISTENER, port.gateway),)
-    if not endpoints.is_ip(address):
+    if not addresses.is_ip(address):
         text = f'"{address}" is no IP, and Envoy needs one; write networking.address of the Dataplane'
         return (Failure(snapshot.LISTENER, name, text, str(port.gateway)),)
     closed = cross_mesh.problem(db, port) if port.is_cross_mesh else ""

@@ -12,8 +12,8 @@ import msgspec
 from koguma.core import match
 from koguma.core.build import (
     added_resources,
+    addresses,
     encoding,
-    endpoints,
     inbound_listener,
     logs,
     network,
@@ -188,7 +188,7 @@ def _problem(spec: InboundSpec) -> Failure | None:
         return encoding.nameless(snapshot.LISTENER, spec.proxy)
     inbound = spec.inbound
     for address, field in ((inbound.address, "address"), (inbound.service_address, "serviceAddress")):
-        if not endpoints.is_ip(address):
+        if not addresses.is_ip(address):
             text = f'"{address}" is no IP, and Envoy needs one; write networking.inbound[].{field}'
             return Failure(snapshot.LISTENER, spec.name, text, str(spec.proxy))
     return None

@@ -10,8 +10,8 @@ import msgspec
 from koguma.core import rules
 from koguma.core.build import (
     added_resources,
+    addresses,
     encoding,
-    endpoints,
     gateway_limits,
     network,
     overlay_merge,
@@ -103,7 +103,7 @@ def _agent_resources(
 ) -> Iterator[XdsResource | Failure]:
     """The resources for the agent and for operators: readiness and admin, DNS, and settings."""
     port = (networking.admin_port or node.admin_port) if node.workdir else 0
-    if port and not endpoints.is_ip(networking.address):
+    if port and not addresses.is_ip(networking.address):
         text = f'it is asked on "{networking.address}", which is no IP; write an IP as networking.address'
         yield Failure(snapshot.LISTENER, names.ADMIN, text)
         port = 0

@@ -6,7 +6,7 @@ of the caller's zone by the tags that they share with it, and say which zones ta
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from koguma.core.build.endpoints import Endpoint
+from koguma.core.build.addresses import Endpoint
 from koguma.core.world import Pairs
 from koguma.envoy import proto_json
 from koguma.envoy.proto_json import Data

@@ -9,7 +9,7 @@ the proxy and one that it shares, so that a change of what thousands share runs 
 (`snapshot_watcher`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from koguma.core import hostnames
@@ -20,11 +20,13 @@ from koguma.core.build import (
     gateway,
     gateway_spec,
     inbound,
+    ingress,
     internals,
     outbound_spec,
     passthrough,
     patches,
     zone_egress,
+    zone_ingress,
 )
 from koguma.core.build.gateway_spec import GatewaySpec
 from koguma.core.build.internals import Records
@@ -36,6 +38,10 @@ from koguma.envoy.snapshot import Bundle, Id, Snapshot
 from koguma.model.resource import Key
 
 _NOTHING: Final = encoding.bundled(())
+_OF_ZONE: Final[Mapping[str, Callable[[Db, Key], tuple[Bundle, ...] | None]]] = {
+    zone_egress.KIND: egress.bundles,
+    zone_ingress.KIND: ingress.bundles,
+}
 SharedSpec = OutboundSpec | GatewaySpec
 
 
@@ -101,8 +107,8 @@ def _shared(db: Db, spec: SharedSpec) -> tuple[tuple[str, Bundle], ...]:
 @question
 def own(db: Db, proxy: Key) -> OwnBundles | None:
     """What a proxy gets that no other one does; None where it, or its mesh, cannot be read."""
-    if proxy.kind == zone_egress.KIND:
-        bundles = egress.bundles(db, proxy)
+    if proxy.kind in _OF_ZONE:
+        bundles = _OF_ZONE[proxy.kind](db, proxy)
         return None if bundles is None else OwnBundles(None, bundles)
     spec = _spec(db, proxy)
     return None if spec is None else OwnBundles(spec, patches.over(db, spec.proxy_class, _own(db, proxy)))
@@ -120,7 +126,7 @@ def likely_spec(db: Db, proxy: Key) -> SharedSpec | None:
 
 def touching(db: Db, proxy: Key) -> Mapping[Id, tuple[str, ...]]:
     """The MeshProxyPatches (by KRI) that changed what a proxy gets, by resource."""
-    spec = None if proxy.kind == zone_egress.KIND else _spec(db, proxy)
+    spec = None if proxy.kind in _OF_ZONE else _spec(db, proxy)
     if spec is None:
         return {}  # nobody patches zone proxies
     bundles = (*_shared(db, spec), *_own(db, proxy))  # nobody patches endpoints

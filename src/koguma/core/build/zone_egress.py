@@ -8,8 +8,8 @@ egress offers does not depend on that switch, so that it is ready before the fir
 from typing import Final
 
 from koguma.core import cross_mesh_services, match, rules, spiffe, world
-from koguma.core.build import endpoints, external, network, overlays, tls
-from koguma.core.build.endpoints import Endpoint
+from koguma.core.build import addresses, external, network, overlays, tls
+from koguma.core.build.addresses import Endpoint
 from koguma.core.incremental import Db, question
 from koguma.core.match import Traits
 from koguma.core.rules import ProxyClass
@@ -76,7 +76,7 @@ def _endpoint(db: Db, egress: Key) -> Endpoint | None:
         return None
     networking = resource.spec.get("networking") or {}
     address = networking.get("address") or network.LOOPBACK
-    return Endpoint(address, networking.get("port") or 0, egress.zone) if endpoints.is_ip(address) else None
+    return Endpoint(address, networking.get("port") or 0, egress.zone) if addresses.is_ip(address) else None
 
 
 # What an egress serves.
