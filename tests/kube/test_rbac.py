@@ -301,6 +301,23 @@ def test_a_rule_is_shown_as_kubernetes_does(rule, text):
     assert [rule_text(each) for each in rules_in({"rules": [rule]})] == [text]
 
 
+def test_default_roles_name_resources_as_each_form_does():
+    (view,) = (each for each in default_roles(all_kinds()) if each["metadata"]["name"].endswith("to-view"))
+    named = {
+        group: {
+            resource
+            for rule in view["rules"]
+            if group in rule.get("apiGroups", ())
+            for resource in rule["resources"]
+        }
+        for group in (KUMA, KOGUMA, REST_GROUP)
+    }
+    for group in (KUMA, KOGUMA):
+        assert {"meshinsights", "dataplaneinsights", "serviceinsights", "zoneinsights"} <= named[group]
+        assert not [resource for resource in named[group] if "-" in resource]
+    assert {"mesh-insights", "dataplane-insights"} <= named[REST_GROUP]
+
+
 def test_a_right_in_one_mesh_is_none_to_give_away():
     (rule,) = rules_in({"rules": [on("meshtimeouts", groups=REST_GROUP)]})
     assert missing([rule], [rule]) == ()

@@ -128,8 +128,7 @@ def _view_rules(kinds: tuple[Kind, ...]) -> Iterator[Json]:
     open_kinds = [kind for kind in kinds if not kind.admin_only]
     plurals = tuple(kind.plural for kind in open_kinds)
     statuses = tuple(f"{kind.plural}/status" for kind in open_kinds if kind.status is not None)
-    for group in _OURS:
-        yield _rule(_READ, (group,), plurals)
+    yield from _for_ours(_READ, plurals)
     for group in (KUMA, KOGUMA):
         yield _rule(("get",), (group,), statuses)
     for group, resources in _SEEN:
@@ -140,8 +139,7 @@ def _view_rules(kinds: tuple[Kind, ...]) -> Iterator[Json]:
 
 def _edit_rules(kinds: tuple[Kind, ...]) -> Iterator[Json]:
     plurals = tuple(kind.plural for kind in kinds if not (kind.admin_only or kind.admin_written))
-    for group in _OURS:
-        yield _rule(_WRITE, (group,), plurals)
+    yield from _for_ours(_WRITE, plurals)
     for group, resources in _EDITED:
         yield _rule(_WRITE, (group,), resources)
 
@@ -149,11 +147,9 @@ def _edit_rules(kinds: tuple[Kind, ...]) -> Iterator[Json]:
 def _admin_rules(kinds: tuple[Kind, ...]) -> Iterator[Json]:
     """Secrets of meshes, but not the global ones: whoever has those can sign himself any user's token."""
     plurals = tuple(kind.plural for kind in kinds if kind.admin_only and kind.is_mesh_scoped)
-    for group in _OURS:
-        yield _rule((*_READ, *_WRITE), (group,), plurals)
+    yield from _for_ours((*_READ, *_WRITE), plurals)
     written = tuple(kind.plural for kind in kinds if kind.admin_written and not kind.admin_only)
-    for group in _OURS:
-        yield _rule(_WRITE, (group,), written)
+    yield from _for_ours(_WRITE, written)
     yield _rule((USE,), (KOGUMA,), (PROXY_FILES,))
     yield _rule(("get",), (REST_GROUP,), PROXY_DUMPS)
     # In Kubernetes `edit` has it, too. Whoever has it can be any service account of the namespace.
@@ -166,6 +162,13 @@ def retired_rules(kinds: Iterable[Kind]) -> list[Json]:
     """Rules that earlier versions gave to `edit`, and that are taken back where nobody has changed them."""
     plurals = tuple(kind.plural for kind in kinds if kind.group == KUMA and not kind.admin_only)
     return [_rule(_WRITE, (group,), plurals) for group in _OURS]
+
+
+def _for_ours(verbs: tuple[str, ...], plurals: tuple[str, ...]) -> Iterator[Json]:
+    """A rule for each of our groups; plurals have no hyphens in the Kubernetes form."""
+    for group in _OURS:
+        resources = plurals if group == REST_GROUP else tuple(each.replace("-", "") for each in plurals)
+        yield _rule(verbs, (group,), resources)
 
 
 def _rule(verbs: tuple[str, ...], groups: tuple[str, ...], resources: tuple[str, ...]) -> Json:
