@@ -44,6 +44,7 @@ class MirroredInstance:
         self.zones: dict[str, ZoneState] = {}
         self.silent_seconds = 0.0
         self.is_gone = False
+        self.was_seen_alive = False  # by this process; who died before it started is no news
         self.is_remembered = True  # its proxies may still come back
 
     @property
@@ -53,6 +54,7 @@ class MirroredInstance:
 
     def see(self, row: InstanceRow, seconds: float, *, is_alone: bool) -> None:
         """Note a row that was read, after so many seconds in which somebody looked."""
+        self.was_seen_alive |= row.beat not in (self.row.beat, LEFT)
         self.silent_seconds = 0.0 if row.beat != self.row.beat else self.silent_seconds + seconds
         self.row = row
         self.data = _data(row.data)
@@ -152,7 +154,7 @@ class StateMirror:
         self.instances[row.instance] = other
         other.see(row, seconds, is_alone=self._is_alone)
         other.version = max([other.version, row.version, *(state.version for state in states)])
-        if was_gone != other.is_gone:
+        if was_gone != other.is_gone and other.was_seen_alive:
             gone = "a control plane has stopped" if row.beat == LEFT else "a control plane is gone"
             words = gone if other.is_gone else "a control plane is back"
             _log.info(words, instance=row.instance, proxies=len(other.states))
