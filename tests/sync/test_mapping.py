@@ -183,12 +183,14 @@ def test_passing_through_global_keeps_the_name() -> None:
     assert (down.key, down.core_name) == (policy.key, up.core_name)
 
 
-def test_an_ingress_travels_once_it_is_ready() -> None:
+def test_an_ingress_is_awaited_until_it_is_ready() -> None:
     registered = {labels.ORIGIN: "zone", labels.REGISTERED_BY: "proxy", labels.INSTANCE: "run-1"}
     starting = _resource("ZoneIngress", zone="east", labels=registered, spec={"networking": {}})
-    assert _up(starting) is None
-    ready = {labels.READY: labels.ready_mark(registered)}
-    up = _up(msgspec.structs.replace(starting, annotations=ready))
+    assert mapping.is_awaited(starting)
+    assert not mapping.is_awaited(_resource("ZoneIngress", zone="east", spec={"networking": {}}))
+    ready = msgspec.structs.replace(starting, annotations={labels.READY: labels.ready_mark(registered)})
+    assert not mapping.is_awaited(ready)
+    up = _up(ready)
     assert up is not None
     assert _down(up) is not None
     assert _down(up, ("east",)) is None

@@ -60,11 +60,17 @@ def upward(resource: Resource, kind: Kind, zone: str) -> Resource | None:
     is_own = resource.zone == zone and resource.origin in ("", ZONE)
     if not kind.sync.zone_to_global or not is_own or _stays(resource):
         return None
-    if kind.name == zone_ingress.KIND and network.is_starting(resource):
-        return None  # others would call it before it listens
     sent = {**resource.labels, **_home(resource), labels.ORIGIN: ZONE, labels.ZONE: zone}
     sent.pop(labels.GRACE_STARTED, None)
     return _renamed(resource, kind, sent)
+
+
+def is_awaited(resource: Resource) -> bool:
+    """Whether this is an ingress of the zone's own that others would call before it listens.
+
+    Only its zone knows: that it is ready stands in its annotations, which do not travel.
+    """
+    return resource.kind == zone_ingress.KIND and network.is_starting(resource)
 
 
 def downward(resource: Resource, kind: Kind, disabled: Collection[str] = ()) -> Travelling | None:

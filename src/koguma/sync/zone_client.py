@@ -65,7 +65,11 @@ class ZoneClient:
 
     def _outgoing(self, resource: Resource) -> Travelling | None:
         kind = self._context.kinds.get(resource.kind)
-        sent = None if kind is None else mapping.upward(resource, kind, self._zone)
+        sent = (
+            None
+            if kind is None or mapping.is_awaited(resource)
+            else mapping.upward(resource, kind, self._zone)
+        )
         return None if sent is None else Travelling(sent)
 
     @property
