@@ -94,6 +94,7 @@ def test_every_setting_but_access_can_come_from_a_variable():
             "global_address",
             "global_ca",
             "zone_token_file",
+            "accept_global",
             "log_level",
             "log_format",
             "history",

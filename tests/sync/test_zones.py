@@ -36,7 +36,7 @@ class Federation:
         usual = {"mode": "global", "sync_port": getattr(self, "sync_port", 0), "store": store}
         return LocalControlPlane(self.directory / "global", **{**usual, **flags})
 
-    def zone(self, name: str, token: str = "") -> LocalControlPlane:
+    def zone(self, name: str, token: str = "", **flags: Any) -> LocalControlPlane:
         file = self.directory / f"{name}.token"
         file.write_text(token or _token(self.top, name))
         return LocalControlPlane(
@@ -46,6 +46,7 @@ class Federation:
             global_ca=str(self.directory / "global" / "ca.pem"),
             zone_token_file=str(file),
             store=f"sqlite:///{self.directory / f'{name}.db'}",
+            **flags,
         )
 
 

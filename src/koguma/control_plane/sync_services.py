@@ -30,7 +30,9 @@ class SyncServices:
         self._settings = settings
         here = context.control_plane
         self.server = GlobalServer(context, keys, clock) if here.is_global else None
-        target = GlobalAddress(settings.global_address, settings.global_ca, settings.zone_token_file)
+        target = GlobalAddress(
+            settings.global_address, settings.global_ca, settings.zone_token_file, settings.accept_global
+        )
         self.client = ZoneClient(context, target, clock) if here.federated else None
 
     async def start(self, identity: ServerIdentity, run: Run) -> dict[str, int]:
@@ -79,6 +81,10 @@ class SyncServices:
         if state is not None:
             text = f"connected to {self._settings.global_address}, version {state.greeting.version}"
             yield Check("global", "ok", text)
+            if client.doubt:
+                text = f"{client.doubt}; {state.n_surplus} objects that it does not have are kept"
+                hint = f"bring them back on Global, or give them up: start with --accept-global {client.seen}"
+                yield Check("sync", "warning", text, hint)
             yield from _refusals("Global", state)
             return
         if client.is_waiting and client.last_error is not None:

@@ -8,5 +8,6 @@ from typing import Final
 
 CONTROL_PLANE_CA: Final = "control-plane-ca"  # which issues the certificates of the control planes' ports
 CONTROL_PLANE_KEY: Final = "control-plane-key"  # by which control planes know each other
+GLOBAL_SEEN: Final = "global-seen"  # which Global a zone got its objects from, and its revision
 
-INTERNAL_KINDS: Final = frozenset({CONTROL_PLANE_CA, CONTROL_PLANE_KEY})
+INTERNAL_KINDS: Final = frozenset({CONTROL_PLANE_CA, CONTROL_PLANE_KEY, GLOBAL_SEEN})

@@ -62,6 +62,10 @@ class Settings(Spec):
     zone_token_file: Annotated[
         str, doc("File with the zone token by which Global knows this zone; its scope has to be cp.")
     ] = ""
+    accept_global: Annotated[
+        str,
+        doc("What `koguma check` names when Global is not the one of before: what that one had is given up."),
+    ] = ""
     sync_host: Annotated[str, doc("Address that Global's port for zones listens on; 0.0.0.0 for all.")] = (
         "127.0.0.1"
     )

@@ -179,6 +179,8 @@ class SyncConnection:
                 raise BrokenProtocol("it was away for too long; both sides have to be compared again")
             while (message := self._next_message(publisher)) is not None:
                 self._note_progress(publisher)
+                if isinstance(message, Objects):
+                    message = msgspec.structs.replace(message, revision=self._published.revision)
                 await send(messages.encoded(message))
             self._note_progress(publisher)
             await self._has_work.wait()

@@ -42,6 +42,11 @@ class PublishedObjects:
         self._contents: OrderedDict[Key, tuple[bytes, bytes]] = OrderedDict()  # with their hashes
         self._contents_bytes = 0
 
+    @property
+    def revision(self) -> int:
+        """That of the store."""
+        return self._store.state.revision
+
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after each change, until what this returns is called."""
         self._listeners.add(listener)

@@ -46,6 +46,7 @@ class ReceivedObjects:
         *,
         keeps_status: bool,
         objects_max: int,
+        beside: Callable[[Delivery], Sequence[Operation]] = lambda _delivery: (),
     ) -> None:
         self._context = context
         self._author = author
@@ -53,6 +54,7 @@ class ReceivedObjects:
         self._is_theirs = is_theirs
         self._keeps_status = keeps_status
         self._objects_max = objects_max
+        self._beside = beside
 
     def held(self) -> Mapping[Key, bytes]:
         """What is stored of the peer's objects, with the hashes of their contents."""
@@ -80,7 +82,7 @@ class ReceivedObjects:
             except _RefusedObject as reason:
                 refused.append(_refusal(sent, str(reason)))
         removals = [Delete(key) for key in delivery.removed if self._context.state.entry(key) is not None]
-        operations: list[Operation] = [*removals, *map(self._put, accepted)]
+        operations: list[Operation] = [*removals, *map(self._put, accepted), *self._beside(delivery)]
         try:
             await self._write(operations)
         except Unavailable:
@@ -101,6 +103,7 @@ class ReceivedObjects:
                 raise
             except KogumaError:
                 continue  # it is gone already, or its owner here changed it: the next comparison tells
+        await self._write(self._beside(delivery))
         for resource in accepted:
             try:
                 await self._write([self._put(resource)])

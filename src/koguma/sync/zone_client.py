@@ -20,10 +20,13 @@ from koguma.application.context import Context
 from koguma.model.errors import KogumaError
 from koguma.model.kind import Kind
 from koguma.model.resource import Key, Resource
-from koguma.sync import mapping, stream_service
+from koguma.store.contract import Put
+from koguma.sync import last_global, mapping, stream_service
 from koguma.sync.connection import PeerState, SyncConnection
+from koguma.sync.last_global import GlobalSeen
 from koguma.sync.mapping import Travelling
 from koguma.sync.protocol.messages import CONFIG_MAX, BrokenProtocol, SyncGreeting
+from koguma.sync.protocol.subscriber import Delivery
 from koguma.sync.published_objects import PublishedObjects
 from koguma.sync.received_objects import ReceivedObjects
 
@@ -40,6 +43,7 @@ class GlobalAddress(msgspec.Struct, frozen=True):
     address: str  # grpcs://HOST:PORT
     ca_file: str
     token_file: str
+    accepted: str = ""  # of what was seen: an operator agrees that it is forgotten
 
 
 class ZoneClient:
@@ -54,13 +58,17 @@ class ZoneClient:
         self._received = ReceivedObjects(
             context,
             "global",
-            lambda resource, kind: objection_to_global(resource, kind, self._zone),
+            self._objection,
             lambda resource, kind: mapping.came_from_global(resource, kind, self._zone),
             keeps_status=True,
             objects_max=OBJECTS_MAX,
+            beside=self._noted,
         )
         self._connection: SyncConnection | None = None
         self.last_error: tuple[datetime, str] | None = None
+        self.doubt = ""  # why what Global no longer has is kept; empty where it is not
+        self._is_other = False
+        self._source = ""
         self.is_waiting = False  # because another control plane of the zone is connected
 
     def _outgoing(self, resource: Resource) -> Travelling | None:
@@ -177,7 +185,32 @@ class ZoneClient:
         if self.last_error is not None:
             _log.info("Global is there", address=self._target.address, version=peer.version)
             self.last_error = None
-        return False
+        self._source = peer.source
+        seen = last_global.stored_in(self._context.state)
+        is_known = seen is None or str(seen) == self._target.accepted
+        self._is_other = not is_known and seen is not None and seen.source != peer.source
+        self.doubt = ""
+        if not is_known and seen is not None:
+            if self._is_other:
+                self.doubt = f"this is another Global ({peer.source}) than before; nothing is taken from it"
+            elif peer.revision < seen.revision:
+                text = f"Global is at revision {peer.revision}, and was at {seen.revision}"
+                self.doubt = f"{text}: it was restored from a backup"
+        if self.doubt:
+            _log.warning("what Global does not have any more is kept", reason=self.doubt, seen=str(seen))
+        return bool(self.doubt)
+
+    @property
+    def seen(self) -> str:
+        """Which Global was seen last, as an operator has to write it to agree that it is forgotten."""
+        return str(last_global.stored_in(self._context.state) or "")
+
+    def _objection(self, resource: Resource, kind: Kind) -> str:
+        return self.doubt if self._is_other else objection_to_global(resource, kind, self._zone)
+
+    def _noted(self, delivery: Delivery) -> tuple[Put, ...]:
+        """Note how far Global is, together with what came from it; not while it is in doubt."""
+        return () if self.doubt else (GlobalSeen(self._source, delivery.revision).put(),)
 
 
 async def _messages(call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> AsyncIterator[bytes]:

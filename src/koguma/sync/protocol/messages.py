@@ -87,6 +87,7 @@ class Objects(msgspec.Struct, frozen=True, tag="objects"):
     objects: Annotated[tuple[SyncedObject, ...], msgspec.Meta(max_length=BATCH_OBJECTS)] = ()
     removed: Annotated[tuple[Key, ...], msgspec.Meta(max_length=BATCH_OBJECTS)] = ()
     is_comparison: bool = False  # it follows from comparing what both have, not from a change
+    revision: int = 0  # of the store that it comes from
 
 
 class Ack(msgspec.Struct, frozen=True, tag="ack"):

@@ -33,6 +33,7 @@ class Delivery(msgspec.Struct, frozen=True):
     number: int
     objects: tuple[SyncedObject, ...]
     removed: tuple[Key, ...]
+    revision: int = 0
 
 
 class Subscriber:
@@ -73,7 +74,7 @@ class Subscriber:
             self.surplus.update(removed)
             removed = []
         self.surplus.difference_update(removed, (each.key for each in batch.objects))
-        return Delivery(batch.number, batch.objects, tuple(removed))
+        return Delivery(batch.number, batch.objects, tuple(removed), batch.revision)
 
     def stored(self, delivery: Delivery, refused: Iterable[Refusal]) -> Ack:
         """A delivery is stored but for what was refused."""
@@ -85,14 +86,6 @@ class Subscriber:
             if key not in not_stored:
                 self._held[key] = sums.content_hash(content)
         return Ack(delivery.number, refusals)
-
-    def release(self) -> tuple[Key, ...]:
-        """The surplus, which an operator has agreed to lose."""
-        released = tuple(sorted(self.surplus))
-        self.surplus.clear()
-        for key in released:
-            self._held.pop(key, None)
-        return released
 
     @property
     def n_held(self) -> int:
