@@ -72,6 +72,9 @@ class LocalControlPlane:
 
     def __exit__(self, *_: object) -> None:
         self.run(self.plane.stop())
+        about = self.settings.control_plane
+        if about.is_global or about.federated:
+            self.run(asyncio.sleep(0.1))  # gRPC still hands the last events of a stream to this loop
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
