@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests import build
 from tests.live_mesh import LiveMesh
 from tests.ports import free_port
@@ -30,7 +32,10 @@ def _permission(identity: str) -> dict[str, object]:
     return build.document("MeshTrafficPermission", "callers", spec=spec)
 
 
-def test_a_service_is_called_through_the_ingress_of_its_zone(tmp_path: Path) -> None:
+def test_a_service_is_called_through_the_ingress_of_its_zone(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    tmp_path = tmp_path_factory.mktemp("z")
     federation = Federation(tmp_path)
     permissions = "/meshes/default/meshtrafficpermissions/callers"
     with (

@@ -112,7 +112,7 @@ class SharedStates:
         """Whether a proxy is connected to another control plane, or was to one that is gone for a moment."""
         here = self._context.about.instance_id
         state = self.of(key)
-        if state is None or state.instance == here:
+        if self.is_alone or state is None or state.instance == here:
             return False
         return state.is_connected or self._mirror.was_lost(key)
 
