@@ -15,7 +15,6 @@ import msgspec
 from koguma.core import world
 from koguma.core.build import (
     added_resources,
-    addresses,
     clusters,
     encoding,
     external,
@@ -30,6 +29,7 @@ from koguma.core.build import (
     skeletons,
     tls,
     zone_egress,
+    zone_listener,
 )
 from koguma.core.build.clusters import ClientContext, ClusterSpec
 from koguma.core.build.inbound_listener import InboundSpec
@@ -106,30 +106,11 @@ def _mesh(db: Db, context: EgressContext) -> Bundle:
 
 
 def _listener(db: Db, egress: Key, contexts: list[EgressContext]) -> Iterator[XdsResource | Failure]:
-    """The listener; none without chains, since Envoy refuses a listener that has none."""
-    name, spec = encoding.kri(db, egress, ""), network.networking(db, egress)
-    chains = [built for context in contexts for built in _chains(db, context) if built.data is not None]
-    if not chains or spec is None:
-        return
-    if not name:
-        yield encoding.nameless(snapshot.LISTENER, egress)
-        return
-    if not addresses.is_ip(spec.address):
-        text = f'"{spec.address}" is no IP, and Envoy needs one; write networking.address'
-        yield Failure(snapshot.LISTENER, name, text, str(egress))
-        return
-    tags = {"kuma.io/unified-name": name}
-    where = ((spec.address, _port(db, egress)),)
-    data = skeletons.listener(name, where, "INBOUND", tags, skeletons.ListenerBinding())
-    data["listener_filters"] = [inbound_listener.TLS_INSPECTOR]
-    data["filter_chains"] = [built.data for built in chains]
-    needs = dict.fromkeys(id_ for built in chains for id_ in built.needs)
-    yield encoding.own(db, snapshot.LISTENER, name, data, needs, str(egress))
-
-
-def _port(db: Db, egress: Key) -> int:
-    resource = world.RESOURCES.get(db, egress)
-    return int(zone_egress.section(resource.spec)) if resource else 0
+    """The listener with the chains of all meshes."""
+    chains = [built for context in contexts for built in _chains(db, context)]
+    present = [built.data for built in chains if built.data is not None]
+    needs = dict.fromkeys(id_ for built in chains if built.data is not None for id_ in built.needs)
+    return zone_listener.built(db, egress, present, needs)
 
 
 @question

@@ -10,18 +10,16 @@ from typing import Final
 
 from koguma.core import world
 from koguma.core.build import (
-    addresses,
     clusters,
     encoding,
     endpoints,
-    inbound_listener,
     internals,
     locality,
-    network,
     skeletons,
     tls,
     zone_egress,
     zone_ingress,
+    zone_listener,
 )
 from koguma.core.incremental import Db, question
 from koguma.envoy import snapshot
@@ -67,8 +65,7 @@ def _port(db: Db, service: Key, section: str) -> tuple[XdsResource | Failure, ..
 
 
 def _listener(db: Db, ingress: Key) -> Iterator[XdsResource | Failure]:
-    """The listener; none without chains, since Envoy refuses a listener that has none."""
-    name, spec = encoding.kri(db, ingress, ""), network.networking(db, ingress)
+    """The listener with a chain for each port that the zone serves."""
     chains = {
         kri: _chain(kri, server_name)
         for mesh in zone_egress.meshes(db)
@@ -76,27 +73,8 @@ def _listener(db: Db, ingress: Key) -> Iterator[XdsResource | Failure]:
         if (kri := encoding.kri(db, service, section))
         and (server_name := tls.server_name(db, service, section))
     }
-    if not chains or spec is None:
-        return
-    if not name:
-        yield encoding.nameless(snapshot.LISTENER, ingress)
-        return
-    if not addresses.is_ip(spec.address):
-        text = f'"{spec.address}" is no IP, and Envoy needs one; write networking.address'
-        yield Failure(snapshot.LISTENER, name, text, str(ingress))
-        return
-    where = ((spec.address, _own_port(db, ingress)),)
-    tags = {"kuma.io/unified-name": name}
-    data = skeletons.listener(name, where, "INBOUND", tags, skeletons.ListenerBinding())
-    data["listener_filters"] = [inbound_listener.TLS_INSPECTOR]
-    data["filter_chains"] = list(chains.values())
     needs = [(snapshot.CLUSTER, kri) for kri in chains]
-    yield encoding.own(db, snapshot.LISTENER, name, data, needs, str(ingress))
-
-
-def _own_port(db: Db, ingress: Key) -> int:
-    resource = world.RESOURCES.get(db, ingress)
-    return int(zone_egress.section(resource.spec)) if resource else 0
+    return zone_listener.built(db, ingress, list(chains.values()), needs)
 
 
 def _chain(name: str, server_name: str) -> Data:
