@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 VENV   := .venv
+# Of tests: those that run processes wait for half of their time, so that four of them keep two cores busy.
+WORKERS ?= 4
 BIN    := $(VENV)/bin
 
 # pip compiles what it installs; this keeps our own modules compiled too, so that `koguma` starts fast.
@@ -22,17 +24,17 @@ $(VENV)/.installed: requirements/dev.lock pyproject.toml
 	@touch $@
 
 demo: install
-	@$(BIN)/python -m examples.demo
+	@$(BIN)/python -m examples.$(if $(ZONES),demo_zones $(ZONES),demo)
 
 # Everything that CI checks.
 test: install
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports && $(BIN)/mypy
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # The fast round while you work: format, lint, types, import contract, fast tests.
 check: install
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/lint-imports && $(BIN)/mypy
-	@$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile
 
 # Long runs: a thousand kills, a longer fuzz of the API, deeper property tests.
 soak: install
@@ -40,7 +42,8 @@ soak: install
 
 bench: install
 	@$(BIN)/python -m bench && $(BIN)/python -m bench.compile && $(BIN)/python -m bench.incremental && \
-	 $(BIN)/python -m bench.encode && $(BIN)/python -m bench.snapshots && $(BIN)/python -m bench.live
+	 $(BIN)/python -m bench.encode && $(BIN)/python -m bench.snapshots && $(BIN)/python -m bench.live && \
+	 $(BIN)/python -m bench.answers
 	@mkdir -p build && for n in 500 1000 2000; do \
 	   $(BIN)/python -m bench.scale --proxies $$n --services 200 --json > build/scale-$$n.json || exit 1; done
 	@$(BIN)/python -m bench.plots docs/images build/scale-*.json

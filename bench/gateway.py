@@ -232,6 +232,7 @@ async def measured(*, quick: bool) -> list[Figure]:
                 task.cancel()
         await server.stop(0)
         await bare_server.stop(0)
+        await asyncio.sleep(0.1)  # gRPC still hands the last events of a stream to this loop
     return figures
 
 

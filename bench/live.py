@@ -13,6 +13,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -76,6 +77,7 @@ class Client:
     """Writes on one connection, and calls on another."""
 
     def __init__(self, api: int, outbound: int) -> None:
+        self.outbound_port = outbound
         self._api = http.client.HTTPConnection("127.0.0.1", api, timeout=10)
         self._outbound = http.client.HTTPConnection("127.0.0.1", outbound, timeout=10)
 
@@ -86,11 +88,15 @@ class Client:
     def write(self, value: str) -> int:
         """Write the route; the revision that it has."""
         body = json.dumps([route(value)]).encode()
-        self._api.request("POST", "/_apply", body, {"content-type": "application/json"})
+        return int(self.post("/_apply", body, {"content-type": "application/json"})["revision"])
+
+    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Any:
+        """One request that must succeed; its answer."""
+        self._api.request("POST", path, body, dict(headers))
         answer = self._api.getresponse()
         result = json.loads(answer.read())
         assert answer.status == 200, result
-        return int(result["revision"])
+        return result
 
     def call(self) -> str:
         """The header of a response."""

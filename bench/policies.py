@@ -2,13 +2,15 @@
 
 Control planes of several sizes run beside each other and are asked in turns. What counts is their processor
 time until the next round begins, so that what they do after the answer is part of it. The policies select
-proxies by a label each; 50 services and 50 Dataplanes are there, so that something can be selected.
+proxies by a label each, or all proxies of the mesh; each is about calls to one service. 50 services and 50
+Dataplanes are there, so that something can be selected.
 """
 
 import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +35,14 @@ Write = Callable[["_Plane", int], Awaitable[object]]
 async def measured(*, quick: bool) -> list[Figure]:
     """The figures of each size, for each way to write."""
     with tempfile.TemporaryDirectory(prefix="koguma-bench-") as name, ExitStack() as stack:
-        few = await _Plane.started(stack, Path(name) / "few", _FEW, quick=quick)
         figures = []
-        for size in _MANY_QUICK if quick else _MANY:
-            many = await _Plane.started(stack, Path(name) / str(size), size, quick=quick)
-            for what, write in _WAYS:
-                figures.append(await _figure(f"{what}, {size:,} policies", many, few, write, quick=quick))
+        for is_wide, of in ((False, "policies"), (True, "policies for all proxies")):
+            start = partial(_Plane.started, stack, is_wide=is_wide, quick=quick)
+            few = await start(Path(name) / f"few-{is_wide}", _FEW)
+            for size in _MANY_QUICK if quick else _MANY:
+                many = await start(Path(name) / f"{size}-{is_wide}", size)
+                for what, write in _WAYS:
+                    figures.append(await _figure(f"{what}, {size:,} {of}", many, few, write, quick=quick))
         return figures
 
 
@@ -53,22 +57,28 @@ async def _figure(what: str, many: "_Plane", few: "_Plane", write: Write, *, qui
 class _Plane:
     """A control plane with some policies."""
 
-    def __init__(self, process: MeasuredControlPlane, client: wire.Client, *, quick: bool) -> None:
+    def __init__(
+        self, process: MeasuredControlPlane, client: wire.Client, *, is_wide: bool, quick: bool
+    ) -> None:
         self._process = process
         self._client = client
+        self._is_wide = is_wide
         self._is_quick = quick
         self._n_writes = 0
 
     @classmethod
-    async def started(cls, stack: ExitStack, folder: Path, n_policies: int, *, quick: bool) -> "_Plane":
+    async def started(
+        cls, stack: ExitStack, folder: Path, n_policies: int, *, is_wide: bool, quick: bool
+    ) -> "_Plane":
         """One with so many policies."""
         process = stack.enter_context(MeasuredControlPlane(folder))
         client = await wire.Client(process.token).connect(process.port)
-        documents = [*_neighbours(), *(policy(number) for number in range(n_policies))]
+        policies = (policy(number, is_wide=is_wide) for number in range(n_policies))
+        documents = [*_neighbours(), *policies]
         for first in range(0, len(documents), _BATCH):
             await client.ask("/_apply", "POST", msgspec.json.encode(documents[first : first + _BATCH]))
         await asyncio.sleep(0 if quick else 2)  # services are generated from Dataplanes
-        return cls(process, client, quick=quick)
+        return cls(process, client, is_wide=is_wide, quick=quick)
 
     async def cost(self, write: Write) -> float:
         """Milliseconds of processor time for one write."""
@@ -82,7 +92,7 @@ class _Plane:
 
     async def put(self, number: int, idle: str, query: str = "") -> None:
         """Write one policy."""
-        body = msgspec.json.encode(policy(number, idle))
+        body = msgspec.json.encode(policy(number, idle, is_wide=self._is_wide))
         await self._client.ask(f"{sample.PATH}/policy-{number}{query}", "PUT", body)
 
     async def delete(self, number: int) -> None:
@@ -113,15 +123,16 @@ _WAYS: tuple[tuple[str, Write], ...] = (
 )
 
 
-def policy(number: int, idle: str = "5s") -> dict[str, Any]:
-    """A policy of one app for calls to one service."""
+def policy(number: int, idle: str = "5s", *, is_wide: bool = False) -> dict[str, Any]:
+    """A policy of one app, or of all proxies, for calls to one service."""
+    labels = {"kind": "Dataplane", "labels": {"app": f"app-{number}"}}
     to = {"targetRef": {"kind": "MeshService", "name": f"service-{number % 50}"}}
     return {
         "type": "MeshTimeout",
         "mesh": sample.MESH,
         "name": f"policy-{number}",
         "spec": {
-            "targetRef": {"kind": "Dataplane", "labels": {"app": f"app-{number}"}},
+            "targetRef": {"kind": "Mesh"} if is_wide else labels,
             "to": [{**to, "default": {"idleTimeout": idle}}],
         },
     }

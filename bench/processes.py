@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -38,6 +39,11 @@ class Process:
     def __enter__(self) -> Self:
         return self
 
+    def kill(self) -> None:
+        """End it without a word (SIGKILL)."""
+        self._process.kill()
+        self.__exit__()
+
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.wait(30)
@@ -67,10 +73,10 @@ class Process:
 class MeasuredControlPlane(Process):
     """A control plane as users run it: `koguma cp run`, on free ports, with its default settings."""
 
-    def __init__(self, data_dir: Path, store: str = "") -> None:
+    def __init__(self, data_dir: Path, store: str = "", flags: Sequence[str] = ()) -> None:
         data_dir.mkdir(exist_ok=True)
         ports = [f"--{name}-port=0" for name in ("api", "api-tls", "dp", "xds")]
-        command = [KOGUMA, "cp", "run", "--data-dir", str(data_dir), *ports]
+        command = [KOGUMA, "cp", "run", "--data-dir", str(data_dir), *ports, *flags]
         super().__init__(
             [*command, "--store", store, "--no-store-encryption"] if store else command, data_dir
         )

@@ -8,7 +8,8 @@ side is the same gRPC server with ready bytes (`bench.swarm_bare`), and has as m
 with TLS, and at the end once more without, since a control plane has no port for proxies that has no TLS.
 
 With several planes, each is a process with its share of the proxies, on one PostgreSQL. Figures are then
-those of all planes together, and nothing stands beside them.
+those of all planes together, and nothing stands beside them. One is killed (SIGKILL) at the end: its proxies
+reconnect to the first, and `death_s` is the time from then until the first has them all in sync.
 """
 
 import argparse
@@ -114,6 +115,7 @@ class Scale:
         opened = self._open()
         self.swarm.wait("ours", self.n, quiet=1.0)
         _until(lambda: plane.n_synced() == self.n)
+        _until(plane.api.has_arrived)  # the endpoints that came last
         counted = self.swarm.wait("ours", self.n)
         self.first = self.swarm.recorded("ours")
         time.sleep(self.options.settle)
@@ -204,11 +206,37 @@ class Scale:
             bytes=_size(self.swarm.recorded(group)),
         )
 
+    def death(self) -> dict[str, Any]:
+        """Kill the last of several control planes; its proxies reconnect to the first one, as others do."""
+        self.swarm("ours", "mark")
+        left, killed_at = self.plane.first, time.monotonic()
+        n_before, cpu = left.api.n_synced(), left.cpu_seconds
+        n_moved = self.plane.kill_last()
+        _until(lambda: self._n_connected() == self.n - n_moved)
+        noticed_s = time.monotonic() - killed_at
+        self.swarm("ours", "prepare")
+        opened = self.swarm.open("ours", [self._ports[0]["xds"]], tls=True)
+        _until(lambda: left.api.n_synced() == n_before + n_moved)
+        seconds = time.monotonic() - opened["began_at"]
+        counted = self.swarm.wait("ours", 0)
+        return {
+            "proxies": n_moved,
+            "noticed_s": noticed_s,
+            "greeted_s": opened["greeted_at"] - opened["began_at"],
+            "seconds": seconds,
+            "cpu_s": left.cpu_seconds - cpu,
+            "resources": counted["resources"],
+            "unchanged": counted["unchanged"],
+        }
+
+    def _n_connected(self) -> int:
+        return sum(swarm["connected"] for swarm in self.swarm("ours", "counted"))
+
     def restart(self) -> dict[str, Any]:
         """Restart the control plane, and reconnect all proxies."""
         self.swarm("ours", "mark")
         self.plane.stop()
-        _until(lambda: not any(swarm["connected"] for swarm in self.swarm("ours", "counted")))
+        _until(lambda: self._n_connected() == 0)
         self.swarm("ours", "prepare")
         began_at = time.monotonic()
         self._start()
@@ -255,6 +283,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         if bare:
             scale.leave_bare()
             changes["parts"]["without_tls"] = _without_tls(scale, options.rounds)
+        death = scale.death() if options.planes > 1 else None
         restarted = scale.restart()
     per_proxy = (connected["memory_kib"] - bare.get("memory_kib", 0)) / options.proxies
     return {
@@ -262,6 +291,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         **{name: changes[name] for name in ("all_ratio", "wide_ratio", "ten_cpu_s", "endpoint_cpu_s")},
         "resent_resources": restarted["unchanged"],
         "reconnect_s": restarted["seconds"],
+        "death_s": death and death["seconds"],
         "kb_per_proxy": per_proxy,
         "proxies": options.proxies,
         "services": options.services,
@@ -269,7 +299,13 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         "tls": True,
         "mtls": options.mtls,
         "registered_by": "operator" if options.applied else "proxy",
-        "parts": {**changes["parts"], "connect": connected, "connect_bare": bare, "restart": restarted},
+        "parts": {
+            **changes["parts"],
+            "connect": connected,
+            "connect_bare": bare,
+            "death": death,
+            "restart": restarted,
+        },
         "machine": {"cores": os.cpu_count(), "load": os.getloadavg()},
     }
 

@@ -71,6 +71,10 @@ class Api:
         gauges = dict(_GAUGE.findall(self("GET", "/metrics").decode()))
         return int(float(gauges[""])) - int(float(gauges["_behind"])) - int(float(gauges["_refusing"]))
 
+    def has_arrived(self) -> bool:
+        """Whether every proxy has all that is stored."""
+        return bool(json.loads(self("GET", "/_arrival"))["arrived"])
+
     def n_addressed(self) -> int:
         """How many services have a virtual address."""
         items = json.loads(self("GET", f"/meshes/{MESH}/meshservices?size=1000"))["items"]
@@ -94,7 +98,8 @@ class Planes:
 
     def __init__(self, planes: list[Plane]) -> None:
         self._planes = planes
-        self.api = planes[0].api
+        self.first = planes[0]
+        self.api = self.first.api
 
     @property
     def cpu_seconds(self) -> float:
@@ -109,6 +114,13 @@ class Planes:
     def n_synced(self) -> int:
         """The number of synced proxies."""
         return sum(plane.api.n_synced() for plane in self._planes)
+
+    def kill_last(self) -> int:
+        """Kill the last one; how many proxies it had in sync."""
+        last = self._planes.pop()
+        n_synced = last.api.n_synced()
+        last.kill()
+        return n_synced
 
     def stop(self) -> None:
         """Stop all of them."""

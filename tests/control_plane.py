@@ -3,21 +3,41 @@
 import asyncio
 import base64
 import http.client
+import itertools
 import json
 import threading
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
 from koguma.control_plane.control_plane import ControlPlane
+from koguma.identity import signing_keys
+from koguma.model.redacted import Redacted
 from koguma.runtime import logs, settings
 from tests.http_client import Response, send_request
+
+_N_KEYS = 40  # more than one test ever has at a time
+
+
+def _used_again(generate: Callable[[], Redacted]) -> Callable[[], Redacted]:
+    """Signing keys that are generated once in a run of tests, and then used in turns.
+
+    Each takes 50 ms of a core, and every control plane and every mesh has some.
+    """
+    key = cache(lambda _number: generate())
+    numbers: Iterator[int] = itertools.cycle(range(_N_KEYS))
+    return lambda: key(next(numbers))
+
+
+signing_keys.generate = _used_again(signing_keys.generate)
 
 
 class WatchStream:
     """The lines of a watch, as they come."""
 
     def __init__(self, port: int, path: str, headers: dict[str, str]) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         self._connection.request("GET", path, headers=headers)
         self._response = self._connection.getresponse()
         self.status = self._response.status
@@ -52,6 +72,7 @@ class LocalControlPlane:
             "api_tls_port": 0,
             "dp_port": 0,
             "xds_port": 0,
+            "sync_port": 0,
             "data_dir": str(data_dir),
             "store": "memory://",
             "localhost_is_admin": True,
@@ -72,20 +93,17 @@ class LocalControlPlane:
 
     def __exit__(self, *_: object) -> None:
         self.run(self.plane.stop())
-        about = self.settings.control_plane
-        if about.is_global or about.federated:
-            self.run(asyncio.sleep(0.1))  # gRPC still hands the last events of a stream to this loop
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     def run(self, coroutine: Any) -> Any:
         """Run something on the control plane's loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
 
     def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
         """One request: a dict or list body is sent as JSON, bytes as they are; `If_Match=` is If-Match."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         return send_request(connection, method, path, body, **headers)
 
     def dataplane_token(self, mesh: str = "default", **claims: Any) -> str:

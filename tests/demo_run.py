@@ -12,20 +12,23 @@ from pathlib import Path
 from typing import Self
 
 from tests.error_lines import ERRORS
-from tests.waiting import until
+from tests.waiting import WAIT_SECONDS, until
 
 ROOT = Path(__file__).parent.parent
-PORTS = ("API", "API_TLS", "DP", "XDS")
+PORTS = ("API", "API_TLS", "DP", "XDS", "SYNC")
 
 
 class Demo:
     """Runs while it is entered, on ports of its own and with a folder of its own for what it makes."""
 
+    def __init__(self, *words: str) -> None:
+        self._words = words or ("examples.demo",)
+
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="demo-")
         free = {f"KOGUMA_{name}_PORT": "0" for name in PORTS}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "examples.demo"],
+            [sys.executable, "-m", *self._words],
             cwd=ROOT,
             env={**os.environ, **free, "TMPDIR": self._folder.name},
             stdout=subprocess.PIPE,
@@ -53,7 +56,14 @@ class Demo:
     @property
     def exported(self) -> dict[str, str]:
         """The variables that it tells people to set."""
-        return dict(re.findall(r"(KOGUMA_(?:ADDRESS|DATA_DIR))=(\S+)", self.text))
+        return self.exported_for("")
+
+    def exported_for(self, name: str) -> dict[str, str]:
+        """Those of the control plane of this name, where there are several."""
+        (line,) = (
+            line for line in self.lines if "export KOGUMA_ADDRESS" in line and line.strip().endswith(name)
+        )
+        return dict(re.findall(r"(KOGUMA_(?:ADDRESS|DATA_DIR))=(\S+)", line))
 
     @property
     def answering(self) -> str:
@@ -61,11 +71,11 @@ class Demo:
         shown = [line for line in self.lines if "█" in line]
         return shown[-1] if shown else ""
 
-    def until(self, words: str, seconds: float = 60) -> None:
+    def until(self, words: str, seconds: float = WAIT_SECONDS) -> None:
         until(lambda: words in self.text or self._process.poll() is not None, words, seconds)
         assert words in self.text, self.text
 
-    def shows(self, pattern: str, seconds: float = 20) -> None:
+    def shows(self, pattern: str, seconds: float = WAIT_SECONDS) -> None:
         """Wait until the newest line about who answers is like this."""
         until(lambda: re.search(pattern, self.answering), f"{pattern} after {self.answering}", seconds)
 
@@ -88,13 +98,13 @@ class Demo:
     def kill(self) -> None:
         """End it without giving it any time."""
         self._process.kill()
-        self._process.wait(30)
+        self._process.wait(WAIT_SECONDS)
 
     def end(self, number: signal.Signals = signal.SIGINT) -> int:
         """Ctrl-C, or another signal, and how it ended."""
         self._process.send_signal(number)
-        code = self._process.wait(30)
-        self._reader.join(5)
+        code = self._process.wait(WAIT_SECONDS)
+        self._reader.join(WAIT_SECONDS)
         return code
 
     def __exit__(self, *_: object) -> None:

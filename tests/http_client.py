@@ -48,7 +48,7 @@ class SocketConnection(http.client.HTTPConnection):
         self._path = data_dir / data_directory.ADMIN_SOCKET
 
     def connect(self) -> None:
-        self.sock: socket.socket = data_directory.connected(self._path, 20)
+        self.sock: socket.socket = data_directory.connected(self._path, 60)
 
 
 def send_request(
@@ -86,7 +86,7 @@ def call(port: int, method: str = "GET", path: str = "/", body: Any = None, **he
     if body is not None and not isinstance(body, bytes):
         body = json.dumps(body).encode()
         sent.setdefault("content-type", "application/json")
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=15)) as connection:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         connection.request(method, path, body, sent)
         response = connection.getresponse()
         return Response(response.status, joined_headers(response.getheaders()), response.read())
@@ -96,7 +96,7 @@ class PersistentConnection:
     """A connection that is kept between requests, and opened again only where the other side said so."""
 
     def __init__(self, port: int) -> None:
-        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=15)
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
     def call(self, method: str = "GET", path: str = "/") -> Response:
         """One more request."""

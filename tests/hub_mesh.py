@@ -56,7 +56,7 @@ class HubMesh(LiveMesh):
                 str(self.directory / "cp" / "ca.pem"),
             ),
             *("--dataplane-token-file", str(home / "token"), "--workdir", str(home / "w")),
-            *("--concurrency", "1", "--drain-time", "1s"),
+            *("--concurrency", "1", "--drain-time", "5s"),
         )
         command = self._hub.within(KOGUMA, "dp", "run", *words)
         egress = self._network.start_process("egress-1", command, self.environment, Sidecar)
@@ -78,7 +78,7 @@ class HubMesh(LiveMesh):
             *(("--transparent-proxy",) if transparent else ()),
             *("--name", name, "--cp-address", f"https://{HUB}:{self.dp}"),
             *("--ca-cert-file", str(home / "ca.pem"), "--dataplane-token-file", str(home / "token")),
-            *("--workdir", str(home / "w"), "--concurrency", "1", "--drain-time", "1s"),
+            *("--workdir", str(home / "w"), "--concurrency", "1", "--drain-time", "5s"),
         )
         first = () if uid else readable_by_others(self.directory)
         command = machine.within(*first, KOGUMA, "dp", "run", *words, *flags, uid=uid)

@@ -124,7 +124,7 @@ class KumaDp:
             **request,
         }
         tls = ssl.create_default_context(cadata=ca)
-        connection = http.client.HTTPSConnection("127.0.0.1", self.mesh.dp, timeout=10, context=tls)
+        connection = http.client.HTTPSConnection("127.0.0.1", self.mesh.dp, timeout=60, context=tls)
         with contextlib.closing(connection):
             headers = {"accept": "application/json", "content-type": "application/json"}
             connection.request("POST", "/bootstrap", json.dumps(body), headers)
@@ -162,7 +162,7 @@ class KumaDp:
 
     def mesh_metric_config(self, path: str) -> Response:
         """What the agent fetches every second from the control plane, through Envoy."""
-        connection = http.client.HTTPConnection("localhost", timeout=5)
+        connection = http.client.HTTPConnection("localhost", timeout=60)
         with contextlib.closing(connection):
             connection.sock = socket.socket(socket.AF_UNIX)
             connection.sock.connect(self._socket("kuma-mesh-metric-config"))

@@ -34,6 +34,7 @@ from tests.waiting import WAIT_SECONDS, until
 BIN = Path(sys.executable).parent
 KOGUMA = str(BIN / "koguma")
 APPLY_SET = "of-this-test"
+START_SECONDS = 60.0  # of a control plane, on a machine that does much else
 
 
 class Echo:
@@ -124,7 +125,10 @@ class TcpEcho:
 
 def echoed_bytes(port: int) -> bytes:
     """What a TcpEcho sends back over a plain connection; empty where it is closed."""
-    with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port), 5) as connection:
+    with (
+        contextlib.suppress(ConnectionError),
+        socket.create_connection(("127.0.0.1", port), 60) as connection,
+    ):
         connection.sendall(b"hello")
         return connection.recv(1024)
     return b""
@@ -180,7 +184,7 @@ class Process:
         self._popen.kill()
         self._popen.wait()
 
-    def stop(self, seconds: float = 15) -> int:
+    def stop(self, seconds: float = WAIT_SECONDS) -> int:
         self._popen.send_signal(signal.SIGTERM)
         try:
             return self._popen.wait(seconds)
@@ -207,10 +211,10 @@ class Sidecar(Process):
 
     def admin(self, path: str, method: str = "GET") -> str:
         """A page of Envoy's admin API."""
-        connection = http.client.HTTPConnection("localhost", timeout=10)
+        connection = http.client.HTTPConnection("localhost", timeout=60)
         with contextlib.closing(connection):
             connection.sock = socket.socket(socket.AF_UNIX)
-            connection.sock.settimeout(10)
+            connection.sock.settimeout(60)
             connection.sock.connect(str(self.workdir / "envoy-admin.sock"))
             connection.request(method, path)
             return connection.getresponse().read().decode()
@@ -249,6 +253,15 @@ class LiveMesh:
         self.start_control_plane()
         return self
 
+    @contextlib.contextmanager
+    def without_waiting(self) -> Iterator[Self]:
+        """The same, where several start at once: `wait_until_ready` is for the caller."""
+        self.start_control_plane(wait=False)
+        try:
+            yield self
+        finally:
+            self.__exit__()
+
     def __exit__(self, *_: object) -> None:
         for sidecar in self._sidecars:
             if sidecar._popen.poll() is None:
@@ -256,14 +269,14 @@ class LiveMesh:
                 sidecar._popen.send_signal(signal.SIGINT)
         for sidecar in self._sidecars:
             try:
-                sidecar._popen.wait(10)
+                sidecar._popen.wait(60)
             except subprocess.TimeoutExpired:
                 sidecar.kill()
         for echo in self._echoes:
             echo.stop()
         self.control_plane.stop()
 
-    def start_control_plane(self) -> None:
+    def start_control_plane(self, *, wait: bool = True) -> None:
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in self.settings.items()]
         ports = (
             *("--api-port", str(self.api), "--api-tls-port", str(self.tls)),
@@ -272,7 +285,12 @@ class LiveMesh:
         command = [KOGUMA, "cp", "run", *ports, "--log-format", "json", *flags]
         log = self.directory / f"cp-{next(self._numbers)}.log"
         self.control_plane = Process("control plane", command, log, self.environment)
-        self.control_plane.wait_for_output("is ready: ")
+        if wait:
+            self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Wait until the control plane serves."""
+        self.control_plane.wait_for_output("is ready: ", START_SECONDS)
 
     def request(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
         """One request to the API."""
@@ -318,6 +336,7 @@ class LiveMesh:
         outbounds: Sequence[str] = (),
         serves: bool = True,
         target: int = 0,
+        inbound: int = 0,
         flags: Sequence[str] = (),
         wait: bool = True,
     ) -> Sidecar:
@@ -325,7 +344,7 @@ class LiveMesh:
         echo = Echo(name=name, service=service, **(tags or {})) if serves and not target else None
         if echo:
             self._echoes.append(echo)
-        inbound = free_port()
+        inbound = inbound or free_port()
         local_ports = {service: free_port() for service in outbounds}
         ports = ("--port", str(inbound), "--service-port", str(target or (echo.port if echo else 0)))
         sidecar = self._proxy(

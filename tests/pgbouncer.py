@@ -66,7 +66,7 @@ class PgBouncer:
             self._process = subprocess.Popen(
                 [binary, str(self.folder / "settings.ini")], stdout=log, stderr=log, env=environment
             )
-        ends_at = time.monotonic() + 30
+        ends_at = time.monotonic() + 60
         while not self._answers():
             assert self._process.poll() is None, self.log
             assert time.monotonic() < ends_at, "PgBouncer does not answer"
@@ -111,7 +111,7 @@ class PgBouncer:
     def _answers(self) -> bool:
         host, _, port = self.host.rpartition(":")
         try:
-            socket.create_connection((host, int(port)), 1).close()
+            socket.create_connection((host, int(port)), 60).close()
         except OSError:
             return False
         return True

@@ -133,7 +133,7 @@ class Server(Databases):
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", **self._as
         )
-        ends_at = time.monotonic() + 30
+        ends_at = time.monotonic() + 60
         while not self._answers():
             assert self._process.poll() is None, "PostgreSQL ended while starting"
             assert time.monotonic() < ends_at, "PostgreSQL does not answer"
@@ -146,7 +146,7 @@ class Server(Databases):
         """
         assert self._process
         self._process.send_signal(signal.SIGQUIT if at_once else signal.SIGINT)
-        self._process.wait(30)
+        self._process.wait(60)
         self._process = None
 
     def promote(self) -> None:

@@ -4,7 +4,10 @@ import asyncio
 import json
 from typing import Any
 
-from koguma.xds.contract import ConnectRequest, Offer
+import msgspec
+
+from koguma.envoy.snapshot import LISTENER
+from koguma.xds.contract import ConnectRequest, Offer, ProxyStatus
 from tests.control_plane import LocalControlPlane
 
 _OFFERS: dict[Any, asyncio.Queue[Offer]] = {}  # by connection, the offers that no test has taken yet
@@ -31,6 +34,25 @@ def connect(
     token = web_token(plane) if shown is None else shown
     request = ConnectRequest(mesh, name, token, metadata, "1.40.0", is_delta=is_delta)
     return plane.run(plane.plane._proxies.fleet.connect(request))
+
+
+def synced(offer: Offer, **more: Any) -> ProxyStatus:
+    """The status of a proxy that has acknowledged all of an offer."""
+    return ProxyStatus("synced", offer.revision, offer.revision, acked_snapshot=offer.snapshot, **more)
+
+
+def report_ack(connection: Any, offer: Offer) -> None:
+    """Report, on the control plane's loop, that a proxy has acknowledged all of an offer, as a stream does.
+
+    Of an earlier one each resource counts, and that it was complete does not.
+    """
+    versions = {LISTENER: {each.name: each.version for each in offer.snapshot.of_type(LISTENER).values()}}
+    if offer is connection._offer:
+        connection.report(synced(offer, acked_versions=versions))
+        return
+    before, newest = connection.status, connection.offered_revision
+    status = ProxyStatus("behind", newest, before.acked, acked_versions=versions)
+    connection.report(msgspec.structs.replace(status, acked_snapshot=before.acked_snapshot))
 
 
 async def next_offer(connection: Any) -> Offer:

@@ -1,13 +1,17 @@
 """When connected proxies get what has changed: at once, but endpoints that come in a crowd wait."""
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 
 from koguma.access.user import SYSTEM
 from koguma.fleet.announcements import (
+    ADDITION_SECONDS_PER_PROXY,
     ARRIVAL_SECONDS_MAX,
     CROWD_MIN,
     CROWD_SECONDS_MAX,
+    GATHERING_SECONDS_MAX,
     PAUSE_SECONDS_PER_PROXY,
     QUIET_SECONDS,
     Announcements,
@@ -94,14 +98,27 @@ def crowded(now: float = 100.1, n_arriving: int = CROWD_MIN) -> Announcements:
     return announcements
 
 
-def note(announcements: Announcements, after, before) -> None:
-    announcements.note([change(after)], lambda _revision: before)
+def note(announcements: Announcements, after, before, now: float = 100.1) -> None:
+    announcements.note([change(after)], lambda _revision: before, now)
 
 
 def test_a_change_that_comes_alone_goes_out_at_once():
     announcements = announced()
-    note(announcements, READY, STARTING)
-    assert announcements.due_at(200.0, N_PROXIES) <= 200.0
+    note(announcements, READY, STARTING, now := 200.0)
+    assert announcements.due_at(now, N_PROXIES) <= now
+
+
+def test_endpoints_of_a_crowd_at_another_control_plane_go_out_at_a_pace():
+    announcements, times = announced(), []
+    for tick in range(300):
+        note(announcements, READY, STARTING, now := 200 + tick / 100)
+        if announcements.due_at(now, N_PROXIES) <= now:
+            announcements.begin()
+            announcements.finish(now, N_PROXIES, N_PROXIES)
+            times.append(now)
+    assert times[0] == 200.0
+    pace = N_PROXIES * ADDITION_SECONDS_PER_PROXY
+    assert all(later - earlier == pytest.approx(pace, abs=0.02) for earlier, later in pairwise(times))
 
 
 def test_the_next_change_waits_until_the_last_had_time_to_reach_all():
@@ -110,25 +127,57 @@ def test_the_next_change_waits_until_the_last_had_time_to_reach_all():
     assert announcements.due_at(100.0, N_PROXIES) == 100.0 + N_PROXIES * PAUSE_SECONDS_PER_PROXY
 
 
-def test_endpoints_wait_while_a_crowd_connects_but_not_for_ever():
-    announcements = crowded(now := 100.1)
-    note(announcements, READY, STARTING)
-    assert announcements.due_at(now, N_PROXIES) > now
-    for second in range(1, int(CROWD_SECONDS_MAX)):
-        announcements.join(key(0), now + second)
-        assert announcements.due_at(now + second, N_PROXIES) > now + second
-    end = 100.0 + CROWD_SECONDS_MAX
-    announcements.join(key(0), end)
-    assert announcements.due_at(end, N_PROXIES) <= end
+def times_of_announcements(announcements: Announcements, began_at: float, seconds: int) -> list[float]:
+    """When endpoints go out while a crowd comes: one proxy joins, and another one is synced, all the time."""
+    times = []
+    for tick in range(10 * seconds):
+        now = began_at + tick / 10
+        announcements.join(key(tick + CROWD_MIN), now)
+        announcements.settle(key(tick), now)
+        if announcements.due_at(now, N_PROXIES) <= now:
+            announcements.begin()
+            announcements.finish(now, N_PROXIES, N_PROXIES)
+            times.append(now)
+    return times
 
 
-def test_endpoints_go_out_when_their_number_has_grown_by_half():
-    announcements = crowded(n_arriving=N_PROXIES)
-    n_settled = 0
-    while announcements.due_at(100.2, N_PROXIES) > 100.2:
-        assert announcements.settle(key(n_settled), 100.2)
-        n_settled += 1
-    assert n_settled == N_PROXIES // 2
+def test_endpoints_go_out_when_a_crowd_has_been_coming_twice_as_long():
+    times = times_of_announcements(crowded(100.1), 100.1, seconds=64)
+    ages = [time - 100.1 for time in times if time > 105]
+    assert ages == sorted(ages)
+    assert 2 <= len(ages) <= 4
+    for earlier, later in pairwise(ages):
+        assert later == pytest.approx(earlier + min(earlier, CROWD_SECONDS_MAX), abs=0.2)
+
+
+def test_no_endpoint_waits_for_ever_while_a_crowd_connects():
+    times = times_of_announcements(crowded(100.1), 100.1, seconds=400)
+    assert all(later - earlier <= CROWD_SECONDS_MAX + 0.2 for earlier, later in pairwise(times))
+    assert len(times) < 25
+
+
+def test_a_crowd_that_came_is_told_to_all_at_once():
+    announcements = crowded(100.1)
+    assert announcements.due_at(100.1, N_PROXIES) > 100.1
+    announcements.finish(now := 101.0, N_PROXIES, N_PROXIES)
+    for number in range(CROWD_MIN - 1):
+        assert not announcements.settle(key(number), now)
+        assert announcements.due_at(now, N_PROXIES) >= now + 0.9
+    assert announcements.settle(key(CROWD_MIN - 1), now)
+    assert now < announcements.due_at(now, N_PROXIES) < now + 0.5  # they are about to be stored as ready
+
+
+def test_after_a_crowd_an_endpoint_goes_out_as_before_it():
+    announcements = crowded(100.1)
+    announcements.due_at(100.1, N_PROXIES)
+    for number in range(CROWD_MIN):
+        announcements.settle(key(number), 100.5)
+    announcements.begin()
+    announcements.finish(100.8, N_PROXIES, N_PROXIES)
+    announcements.join(key(1), 110.0)
+    announcements.settle(key(1), 110.1)
+    note(announcements, READY, STARTING, 110.1)
+    assert announcements.due_at(110.1, N_PROXIES) <= 110.1
 
 
 @pytest.mark.parametrize("before", [READY, None])
@@ -140,23 +189,36 @@ def test_an_endpoint_that_goes_waits_for_no_crowd(before):
     assert announcements.due_at(100.1, N_PROXIES) > 100.1
 
 
-def test_endpoints_go_out_when_the_crowd_ends():
-    announcements = crowded()
-    for number in range(CROWD_MIN):
-        assert announcements.is_crowded(100.5, N_PROXIES) == (number == 0)
-        announcements.settle(key(number), 100.5)
-    assert announcements.due_at(100.5, N_PROXIES) <= 100.5
-
-
 def test_a_proxy_that_is_synced_again_or_leaves_is_no_endpoint_more():
     announcements = crowded()
-    announcements.leave(key(1))
-    assert [announcements.settle(key(number), 100.5) for number in (0, 0, 1)] == [True, False, False]
+    for number in range(1, CROWD_MIN):
+        announcements.leave(key(number))
+    assert [announcements.settle(key(number), 100.5) for number in (1, 0, 0)] == [False, True, False]
 
 
 def test_endpoints_go_out_when_nothing_has_happened_for_a_while():
     announcements = crowded()
     assert announcements.due_at(101.0, N_PROXIES) <= 100.1 + QUIET_SECONDS + 0.01
+
+
+def test_an_announcement_that_slows_down_a_crowd_is_not_the_end_of_it():
+    n_proxies = 2000
+    announcements = crowded(now := 100.1, n_arriving=n_proxies)
+    announcements.due_at(now, n_proxies)
+    announcements.finish(now, n_proxies, n_proxies)
+    assert announcements.due_at(now + QUIET_SECONDS, n_proxies) > now + QUIET_SECONDS
+
+
+def test_few_proxies_get_their_first_configuration_at_once_and_many_together():
+    few, many = Announcements(), Announcements()
+    for announcements in (few, many):
+        announcements.begin()
+        for number in range(CROWD_MIN - 1 if announcements is few else 1000):
+            announcements.join(key(number), 100.0)
+    assert few.gathering_seconds() == 0
+    assert 0 < many.gathering_seconds() <= GATHERING_SECONDS_MAX
+    many.hurry()
+    assert many.gathering_seconds() == 0  # people wait for nobody
 
 
 def test_proxies_that_are_never_synced_are_no_crowd():

@@ -23,6 +23,8 @@ from koguma.store.state import State
 from tests.build import mesh
 from tests.control_plane import LocalControlPlane
 
+pytestmark = pytest.mark.slow
+
 START = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 IDENTITY, TRUST = "identity_cert:secret:shop", "mesh_ca:secret:shop"

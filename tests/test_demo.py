@@ -32,7 +32,7 @@ def test_the_demo_is_a_live_mesh_and_ends_without_a_trace():
         asked = re.search(r"curl -s --cacert (\S+) (https://localhost:\d+/)", demo.text)
         assert asked is not None
         trusting = ssl.create_default_context(cafile=asked.group(1))
-        with urllib.request.urlopen(asked.group(2), context=trusting, timeout=15) as outside:
+        with urllib.request.urlopen(asked.group(2), context=trusting, timeout=60) as outside:
             assert json.load(outside)["name"] == "web-1"
         seen = len(demo.lines)
         applied = koguma(demo, "apply", "-f", "examples/shop")

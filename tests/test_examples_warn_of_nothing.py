@@ -60,6 +60,11 @@ def test_the_example_mesh_is_linted_without_a_finding(capsys):
     assert (code, capsys.readouterr().out) == (0, "")
 
 
+def test_the_example_of_zones_is_linted_without_a_finding(capsys):
+    code = main(["lint", "-f", str(ROOT / "examples" / "zones")])
+    assert (code, capsys.readouterr().out) == (0, "")
+
+
 def test_the_example_of_a_policy_in_a_package_warns_of_nothing():
     file = ROOT / "examples" / "third_party_policy" / "mesh_note.py"
     spec = importlib.util.spec_from_file_location("mesh_note_example", file)

@@ -104,7 +104,7 @@ class Reader:
             return done[-1].returncode == 0 and is_printed(shown, done[-1].stdout + done[-1].stderr)
 
         try:
-            until(works, command, 10)
+            until(works, command)
         except AssertionError as error:
             raise AssertionError(done[-1]) from error
 

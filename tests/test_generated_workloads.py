@@ -6,6 +6,8 @@ from tests import build
 from tests.control_plane import LocalControlPlane
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 GENERATOR = "workload-generator"
 
 

@@ -108,7 +108,7 @@ class HttpsReader:
         return f"{head}\n\n{body}" if "curl -si" in command else body
 
     def _connected(self, command: str, scheme: str, host: str, port: int) -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", port), 15)
+        connection = socket.create_connection(("127.0.0.1", port), 60)
         if scheme == "http":
             return connection
         trusted = self.home / re.search(r"--cacert (\S+)", command)[1]
@@ -120,7 +120,7 @@ class HttpsReader:
         for process in self._started:
             process.terminate()
         for process in self._started:
-            process.wait(20)
+            process.wait(60)
 
 
 def test_every_step_of_the_guide_does_what_it_says(tmp_path_factory):

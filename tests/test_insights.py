@@ -5,13 +5,13 @@ import pytest
 from koguma.cli import main
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, SECRET
 from koguma.fleet.shared_states import SharedStates
-from koguma.xds.contract import ProxyStatus, ResponseCount
+from koguma.xds.contract import ResponseCount
 from tests import build
 from tests.build import dataplane, inbound
 from tests.control_plane import LocalControlPlane
 from tests.kube_client import KubeClient, bind_role, create_role, failure, names
 from tests.kumactl import Kumactl
-from tests.proxy_connections import connect
+from tests.proxy_connections import connect, synced
 from tests.waiting import until
 
 VERSIONS = {
@@ -38,9 +38,7 @@ def acknowledge(plane, connection, counts):
 
     async def report():
         secrets = {name: each.version for name, each in connection.offered.of_type(SECRET).items()}
-        revision = connection._offer.revision
-        status = ProxyStatus("synced", revision, revision, acked_versions={SECRET: secrets}, responses=counts)
-        connection.report(status)
+        connection.report(synced(connection._offer, acked_versions={SECRET: secrets}, responses=counts))
 
     plane.run(report())
 

@@ -12,6 +12,8 @@ from tests.control_plane import LocalControlPlane
 from tests.kubectl import tool
 from tests.test_readme import commands
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 GUIDE = ROOT / "docs" / "kubectl.md"
 ACCESS = ROOT / "docs" / "access.md"

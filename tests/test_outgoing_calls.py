@@ -9,6 +9,8 @@ from koguma.runtime import allowed_hosts, settings
 from koguma.runtime.outgoing_calls import RESPONSE_BYTES_MAX, CallFailed, OutgoingCalls
 from tests.https_server import HttpsServer, Reply
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def server(tmp_path_factory):

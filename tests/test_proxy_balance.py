@@ -69,7 +69,12 @@ async def test_streams_of_age_are_ended_and_the_others_stay():
 
         assert server.end_old(10, AGE) == 0, "none is old enough"
         balance = ProxyBalance(lambda: instances(n_open(), 10 - n_open()), server.end_old, 0.0)
-        for _ in range(20):
+        for _ in range(1200):
+            balance.tick()
+            await asyncio.sleep(0.05)
+            if n_open() == 5:
+                break
+        for _ in range(5):
             balance.tick()
             await asyncio.sleep(0.05)
         assert n_open() == 5

@@ -64,8 +64,10 @@ def test_only_bundles_that_hold_it_are_copied(plane):
 @pytest.mark.parametrize("after", [{"a": "fixed"}, {"b": "x"}])
 def test_what_changes_is_released(plane, after):
     held = made(plane)
-    held.hold(WEB, [refused(piece(CLUSTER, "a", "bad"), piece(CLUSTER, "a", "good"))])
+    held.hold(WEB, [refused(piece(CLUSTER, "a", "bad"), piece(CLUSTER, "a", "good"), revision=9, had=7)])
+    assert held.release_changed(WEB, snapshot(a="bad")) is None
     compiled = snapshot(**after)
+    assert held.release_changed(WEB, compiled) == 7
     assert held.without_rejected(WEB, compiled) is compiled
     assert held.of(WEB) == {}
 
@@ -78,10 +80,25 @@ def test_the_same_refusal_twice_is_no_news_and_another_one_is(plane):
     assert held.hold(WEB, [refused(piece(CLUSTER, "a", "worse"), good)])
 
 
-def test_what_was_never_taken_in_any_version_is_offered_as_it_is(plane):
+def test_what_was_never_taken_in_any_version_is_left_out_so_that_all_else_can_be_acknowledged(plane):
     held = made(plane)
     held.hold(WEB, [refused(piece(CLUSTER, "a", "bad"), None)])
-    compiled = snapshot(a="bad")
+    compiled = snapshot(a="bad", b="new")
+    offered = held.without_rejected(WEB, compiled)
+    assert bodies(offered) == {(CLUSTER, "b"): "new", (LISTENER, "in"): "listener"}
+    assert offered.bundles[1] is compiled.bundles[1]
+    held.release_acked(WEB, offered)
+    assert set(held.of(WEB)) == {(CLUSTER, "a")}, "it is still refused"
+    held.release_changed(WEB, snapshot(a="fixed"))
+    assert bodies(held.without_rejected(WEB, snapshot(a="fixed")))[CLUSTER, "a"] == "fixed"
+
+
+@pytest.mark.parametrize("id_", [(CLUSTER, "other"), (LISTENER, "kri_dp_default_default__web-1_in")])
+def test_what_others_wait_for_and_what_lets_a_proxy_be_called_is_not_left_out(plane, id_):
+    held = made(plane)
+    bad = piece(*id_, "bad")
+    held.hold(WEB, [refused(bad, None)])
+    compiled = Snapshot((bundle([bad]), bundle([piece(CLUSTER, "a", "x")])))
     assert bodies(held.without_rejected(WEB, compiled)) == bodies(compiled)
 
 
@@ -133,7 +150,7 @@ def test_what_is_held_outlives_the_control_plane_and_goes_with_its_release(plane
     assert later.of(WEB)[CLUSTER, "a"].policies == (kri,)
 
     async def release():
-        held.without_rejected(WEB, snapshot(a="fixed"))
+        held.release_changed(WEB, snapshot(a="fixed"))
 
     plane.run(release())
     until(lambda: not stored(plane))

@@ -8,10 +8,9 @@ import pytest
 from koguma.fleet.ready_writer import REASON
 from koguma.model import labels
 from koguma.store.contract import Put, Transaction
-from koguma.xds.contract import ProxyStatus
 from tests.build import dataplane
 from tests.control_plane import LocalControlPlane
-from tests.proxy_connections import connect, next_offer
+from tests.proxy_connections import connect, next_offer, synced
 from tests.waiting import until
 
 NAMES = [f"web-{number}" for number in range(6)]
@@ -41,7 +40,7 @@ async def acknowledge(connections):
     """All of them acknowledge what they are offered, in the same moment."""
     offers = [await next_offer(connection) for connection in connections]
     for connection, offer in zip(connections, offers, strict=True):
-        connection.report(ProxyStatus("synced", offer.revision, offer.revision))
+        connection.report(synced(offer))
 
 
 def transactions_since(plane, revision):
@@ -67,7 +66,7 @@ def test_where_one_was_changed_in_between_all_are_stored(plane, connections):
         changed = msgspec.structs.replace(web, annotations={**web.annotations, "team": "a"})
         write = asyncio.create_task(store.write(Transaction((Put(changed, web.revision),), "somebody")))
         for connection, offer in zip(connections, offers, strict=True):
-            connection.report(ProxyStatus("synced", offer.revision, offer.revision))
+            connection.report(synced(offer))
         await write
 
     revision = store.state.revision

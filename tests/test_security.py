@@ -12,6 +12,8 @@ from koguma.envoy.callers import UriSan
 from tests.control_plane import LocalControlPlane
 from tests.http_client import request_over_socket
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "koguma"
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")

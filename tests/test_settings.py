@@ -109,6 +109,7 @@ def test_every_setting_but_access_can_come_from_a_variable():
             "outgoing_services",
             "feature_gates",
             "service_account_issuer",
+            "audit_level",
             "traces_endpoint",
             "traces_ratio",
         ):

@@ -4,10 +4,10 @@ import pytest
 
 from koguma.fleet.proxy_state import ProxyVersions, versions_of
 from koguma.model.resource import Key
-from koguma.xds.contract import ProxyStatus
 from tests.build import dataplane
 from tests.control_plane import LocalControlPlane
 from tests.proxy_connections import connect, next_offer
+from tests.proxy_connections import synced as synced_with
 from tests.waiting import until
 
 WEB = Key("Dataplane", "default", "default", "", "web-1")
@@ -32,8 +32,7 @@ def states(plane):
 def synced(connection):
     async def report():
         secrets = {name: each.version for name, each in connection.offered.of_type("secret").items()}
-        revision = connection._offer.revision
-        connection.report(ProxyStatus("synced", revision, revision, acked_versions={"secret": secrets}))
+        connection.report(synced_with(connection._offer, acked_versions={"secret": secrets}))
 
     return report()
 
@@ -53,7 +52,7 @@ def test_a_state_says_where_a_proxy_is_connected_what_it_has_and_which_versions_
     plane.run(next_offer(connection))
     plane.run(synced(connection))
     until(lambda: states(plane).of(WEB).state == "synced")
-    assert states(plane).of(WEB).revision == plane.plane._proxies.fleet.rounds.revision
+    until(lambda: states(plane).of(WEB).revision == plane.plane._proxies.fleet.rounds.revision)
     listed = plane("GET", "/_proxies").json["items"]
     assert [(each["name"], each["agent"], each["state"]) for each in listed] == [
         ("web-1", "2.13.2", "synced")

@@ -58,7 +58,7 @@ async def counts(url):
     """Rows that were written and read so far; what a connection did is counted when it has ended."""
     db = await asyncpg.connect(url)
     try:
-        for _ in range(100):
+        for _ in range(3000):
             if not await db.fetchval(
                 "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'koguma'"
             ):

@@ -12,12 +12,12 @@ import pytest
 from koguma.fleet.registration import CONNECTED_TO
 from koguma.fleet.sweep import Sweep
 from koguma.model.resource import Key
-from koguma.xds.contract import ProxyStatus
 from tests.build import dataplane
 from tests.control_plane import LocalControlPlane
 from tests.kube_client import KubeClient
 from tests.kumactl import Kumactl
 from tests.proxy_connections import connect, next_offer
+from tests.proxy_connections import synced as synced_with
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -57,9 +57,8 @@ def states(plane):
 
 
 async def synced(connection):
-    revision = connection._offer.revision
     secrets = {name: each.version for name, each in connection.offered.of_type("secret").items()}
-    connection.report(ProxyStatus("synced", revision, revision, acked_versions={"secret": secrets}))
+    connection.report(synced_with(connection._offer, acked_versions={"secret": secrets}))
 
 
 @pytest.fixture
@@ -90,21 +89,24 @@ def test_each_shows_the_proxies_of_both_and_they_follow_what_happens(pair, joine
         until(lambda plane=plane: shown(plane) == whole)
     revisions = {each["revision"] for each in second("GET", "/_proxies").json["items"]}
     until(lambda: states(first).of(KEY).revision == states(second).of(KEY).revision >= max(revisions))
-    checks = {each["name"]: each for each in first("GET", "/_check").json["checks"]}
-    assert checks["proxies"]["message"] == "2 connected"
-    assert (checks["control planes"]["status"], checks["control planes"]["message"][:16]) == (
-        "ok",
-        "2 on this store:",
-    )
-    assert f"{instance(second)} (" in checks["control planes"]["message"]
+
+    def control_planes():
+        checks = {each["name"]: each for each in first("GET", "/_check").json["checks"]}
+        assert checks["proxies"]["message"] == "2 connected"
+        return checks["control planes"]
+
+    # On a busy machine the sign of life of the other one may be late for a moment.
+    until(lambda: control_planes()["status"] == "ok")
+    until(lambda: control_planes()["message"].startswith("2 on this store:"))
+    assert f"{instance(second)} (" in control_planes()["message"]
     figures = ("koguma_proxies", "koguma_fleet_proxies", "koguma_fleet_control_planes", "koguma_fleet_known")
-    assert [metric(first, name) for name in figures] == [1, 2, 2, 1]
+    until(lambda: [metric(first, name) for name in figures] == [1, 2, 2, 1])
     second.run(other.close())
     until(lambda: shown(first) == {"web-1": ("synced", instance(first))})
     moved = joined(second, "web-1")
     until(lambda: shown(first) == {"web-1": ("synced", instance(second))}, "the later connection counts")
     first.run(one.close())
-    assert shown(first) == {"web-1": ("synced", instance(second))}
+    until(lambda: shown(first) == {"web-1": ("synced", instance(second))})
     assert "web-1" in {each["name"] for each in second("GET", "/_proxies?mesh=default").json["items"]}
     second.run(moved.close())
     until(lambda: shown(first) == {})
@@ -142,8 +144,8 @@ def test_insights_are_about_the_proxies_of_all_control_planes(pair, joined):
         kumactl = Kumactl(plane)
         until(lambda kumactl=kumactl: kumactl.meshes() == {"default": "2/2"})
         until(lambda kumactl=kumactl: kumactl.services() == {"web": ("online", "2/2")})
-        assert {row["status"] for row in kumactl.dataplanes().values()} == {"Online"}
-        assert connected_to(plane) == own
+        until(lambda kumactl=kumactl: {row["status"] for row in kumactl.dataplanes().values()} == {"Online"})
+        until(lambda plane=plane: connected_to(plane) == own)
         serving = plane("GET", "/zone-insights/default").json["subscriptions"]
         assert {each["zoneInstanceId"] for each in serving} == set(own.values())
     for plane, connection in zip(pair, connections, strict=True):
@@ -152,7 +154,7 @@ def test_insights_are_about_the_proxies_of_all_control_planes(pair, joined):
 
 
 def test_what_a_proxy_brought_stays_when_it_goes_and_comes_back_at_once(pair, joined, monkeypatch):
-    monkeypatch.setattr("koguma.fleet.fleet.DEREGISTRATION_SECONDS", 0.5)
+    monkeypatch.setattr("koguma.fleet.fleet.DEREGISTRATION_SECONDS", 2.0)  # until states are known elsewhere
     monkeypatch.setattr("koguma.fleet.registration.CLAIM_SECONDS", 0.2)
     first, second = pair
     before = joined(first, "web-8")
@@ -165,6 +167,7 @@ def test_what_a_proxy_brought_stays_when_it_goes_and_comes_back_at_once(pair, jo
     until(lambda: not fleets[1]._deregistrations and not fleets[1]._registration._claims)
     stored = second.plane.store.state.named("Dataplane", "default", "web-8")
     assert stored.annotations[CONNECTED_TO] == instance(first), "who left it does not claim it"
+    monkeypatch.setattr("koguma.fleet.fleet.DEREGISTRATION_SECONDS", 0.1)
     first.run(after.close())
     until(lambda: second("GET", "/meshes/default/dataplanes/web-8").status == 404)
 
@@ -260,9 +263,9 @@ def test_the_proxies_of_a_control_plane_that_is_killed_are_disconnected_soon(pai
     until(lambda: "web-9" not in shown(first))
     warnings = [each["message"] for each in first("GET", "/_check").json["checks"] if each["status"] != "ok"]
     assert any("1 of its 1 proxies are connected to no other control plane" in text for text in warnings)
-    gone = [each for each in states(first).instances() if each.is_gone]
-    assert [each.n_proxies for each in gone] == [1]
     state = states(first).of(KEY._replace(name="web-9"))
+    (gone,) = [each for each in states(first).instances() if each.id == state.instance]
+    assert (gone.is_gone, gone.n_proxies) == (True, 1)
     assert state.disconnected_at >= state.connected_at
     fleet, times = first.plane._proxies.fleet, iter((0.0, 91.0))
     sweep = Sweep(fleet._registration, fleet.states, lambda: next(times))
@@ -288,9 +291,13 @@ def test_whoever_decides_about_cas_counts_the_proxies_of_the_other_control_plane
 
     until(lambda: counted(first) == (1, [], [1]))
     service = "/meshes/default/meshservices/web"
-    assert first("GET", service).json["status"]["tls"] == {"status": "NotReady"}
+
+    def tls_status():
+        return (first("GET", service).json.get("status") or {}).get("tls")
+
+    until(lambda: tls_status() == {"status": "NotReady"})
     first.run(synced(connections[0]))
     second.run(synced(connections[1]))
     until(lambda: counted(first) == counted(second) == (1, [1], [1]))
-    until(lambda: first("GET", service).json["status"]["tls"] == {"status": "Ready"})
+    until(lambda: tls_status() == {"status": "Ready"})
     assert first("PUT", "/meshes/default", mesh).status == 200

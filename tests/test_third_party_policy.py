@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from urllib.error import HTTPError
@@ -18,6 +19,9 @@ import yaml
 from docs.writing import kinds as pages
 from koguma import plugins
 from koguma.core import admission, pipeline, problems
+from koguma.core.envoy_origins import origins, paths
+from koguma.core.plan.planner import PlannedChange, Planner
+from koguma.core.plan.reader import PlanReader
 from koguma.kinds import KINDS
 from koguma.model import forms
 from koguma.model.control_plane_info import ControlPlaneInfo
@@ -26,7 +30,7 @@ from koguma.model.kind import Kinds
 from koguma.model.resource import Resource
 from koguma.policies import POLICIES
 from tests import build
-from tests.core import port_confs
+from tests.core import building, port_confs
 from tests.error_lines import ERRORS
 from tests.installed_packages import install, install_example
 from tests.live_mesh import LiveMesh
@@ -102,6 +106,35 @@ def test_the_example_is_a_proper_policy_and_its_page_applies(note):
     admitted = admission.admitted(forms.read_plain(yaml.safe_load(example), note), None, ControlPlaneInfo())
     assert admitted.warnings == ()
     assert str(admitted.resource.kri(note.short)) == "kri_mn_default_default__backend_"
+
+
+def test_the_example_is_planned_and_explained_without_a_line_of_its_own(note):
+    kinds = Kinds((*KINDS, *POLICIES, note))
+    documents = [
+        build.mesh(),
+        build.dataplane("web-1", address="10.0.0.1"),
+        build.mesh_service("backend", status={"vips": [{"ip": "241.0.0.1"}]}),
+        note_of("all", build.ANY, patience="9s"),
+    ]
+    db = building.database([building.stored(each, kinds) for each in documents], kinds=kinds)
+    shorter = building.stored(note_of("backend", build.service_ref("backend"), patience="4s"), kinds)
+    planner = Planner(db)
+    plan = planner.plan(PlannedChange((shorter,), ()), datetime.now(UTC), PlanReader(envoy_fields=True))
+    (group,) = plan.groups
+    (value,) = group.values
+    assert (value.kind, value.field, value.before, value.after) == ("MeshNote", "patience", "9s", "4s")
+    assert value.set_by.path == "spec.to[0].default.patience"
+    assert [(each.name, each.proxies) for each in plan.objects] == [("backend", 1)]
+    (changed,) = [leaf for each in group.resources for leaf in each.fields]
+    assert (changed.before, changed.after) == ("9s", "4s")
+
+    pipeline.take(db, [shorter])
+    (name,) = [each.name for each in group.resources]
+    path = paths.FieldPath("routes", name, changed.path)
+    (leaf,) = origins.explained(db, building.proxy(db, "web-1"), path)
+    (origin,) = leaf.origins
+    assert (origin.kind, origin.path, leaf.value) == ("MeshNote", "spec.to[0].default.patience", "4s")
+    assert [loser["value"] for loser in origin.losers] == ["9s"]
 
 
 def test_the_example_has_a_reference_page(note):
@@ -289,7 +322,8 @@ class Running:
 
     def __init__(self, data, *folders):
         self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
-        command = [KOGUMA, "cp", "run", "--data-dir", str(data), "--api-port", "0", "--api-tls-port", "0"]
+        ports = [word for name in ("api", "api-tls", "dp", "xds", "sync") for word in (f"--{name}-port", "0")]
+        command = [KOGUMA, "cp", "run", "--data-dir", str(data), *ports]
         log = Path(data).with_suffix(".log")
         ERRORS.follow(log)
         with log.open("ab") as errors:
@@ -308,14 +342,14 @@ class Running:
 
     def __exit__(self, *_):
         self._process.terminate()
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=60)
         assert self._process.returncode == 0
 
     def __call__(self, method, path, body=None):
         data = None if body is None else json.dumps(body).encode()
         request = Request(self.address + path, data, {"Content-Type": "application/json"}, method=method)
         try:
-            with urlopen(request, timeout=20) as response:
+            with urlopen(request, timeout=60) as response:
                 return response.status, json.loads(response.read())
         except HTTPError as error:
             with error:
@@ -323,9 +357,7 @@ class Running:
 
     def koguma(self, *words):
         command = [KOGUMA, *words, "--address", self.address]
-        ended = subprocess.run(
-            command, env=self._environment, capture_output=True, text=True, timeout=30, check=False
-        )
+        ended = subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
         return ended.stdout
 
 
@@ -444,7 +476,7 @@ def test_the_example_acts_on_calls_between_real_envoys(example_site, tmp_path_fa
 
         mesh.delete("meshnotes", "backend")
         until(lambda: web.call("backend").headers.get("x-service-owner") == "100% platform")
-        assert web.call("backend", path="/sleep/2").status == 200
+        until(lambda: web.call("backend", path="/sleep/2").status == 200)
 
 
 @pytest.mark.slow
@@ -467,3 +499,25 @@ def test_a_field_that_the_example_and_a_built_in_policy_set_is_told_wherever_peo
         assert expected in text
         assert "KG017" in plane.koguma("lint", "--live")
         assert "KG017" in plane.koguma("inspect", "dataplane", "web", "-m", "default")
+
+
+@pytest.mark.slow
+def test_cases_about_the_policy_are_checked_without_a_line_of_its_own(example_site):
+    environment = {**os.environ, "PYTHONPATH": f"{example_site}{os.pathsep}{EXAMPLE}"}
+
+    def run(*words):
+        return subprocess.run(
+            [KOGUMA, *words], env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    cases = EXAMPLE / "cases" / "shop.yaml"
+    ended = run("test", str(EXAMPLE / "cases"))
+    assert (ended.returncode, ended.stdout.count("ok notes: ")) == (0, 2), ended.stdout
+    wrong = example_site / "wrong.yaml"
+    wrong.write_text(cases.read_text().replace("timeout: 3s", "timeout: 4s"))
+    ended = run("test", str(wrong))
+    assert ended.returncode == 2
+    assert "MeshNote patience = 3s, set by kri_mn_default_default__backend_" in ended.stdout
+    ended = run("can", "web", "backend", "-f", str(cases))
+    assert ended.stdout.startswith("yes: web to backend")
+    assert "with timeout 3s" in ended.stdout

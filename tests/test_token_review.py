@@ -18,6 +18,8 @@ from tests.control_plane import LocalControlPlane
 from tests.waiting import until
 from tests.xds.fake_gate import schema
 
+pytestmark = pytest.mark.slow
+
 TAGS = {"kuma.io/service": ["web"]}
 SECRET = "/meshes/default/secrets/dataplane-token-revocations-default"
 KEY = "/meshes/default/secrets/dataplane-token-signing-key-default-1"

@@ -26,7 +26,7 @@ def create(plane, *names):
 
 def addresses(plane, number):
     """The addresses of all services by name, once so many have one."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         items = plane("GET", f"{URL}?size=1000").json["items"]
         found = {each["name"]: each["status"]["vips"] for each in items if each.get("status")}

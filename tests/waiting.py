@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0  # much longer than anything takes on a machine that does nothing else
 
 
 def until(condition: Callable[[], Any], what: str = "", seconds: float = WAIT_SECONDS) -> Any:

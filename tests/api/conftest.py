@@ -36,3 +36,44 @@ def logged():
     with capture_logs() as events:
         yield events
     structlog.configure(**before)
+
+
+@pytest.fixture(scope="session", params=["memory", "sqlite", "postgres"])
+def history_plane(request, tmp_path_factory):
+    """One on every sort of store, where people have tokens with few rights."""
+    data = tmp_path_factory.mktemp("history")
+    file = data / "settings.yaml"
+    file.write_text(
+        """
+        access:
+          roles:
+            - name: red-timeouts
+              rules: [{verbs: [get, list, update, create, delete], resources: [meshtimeouts], meshes: [red]}]
+          bindings:
+            - {role: view, users: [vera]}
+            - {role: edit, users: [ed]}
+            - {role: red-timeouts, users: [rita]}
+        """
+    )
+    store = {"memory": "memory://", "sqlite": f"sqlite:///{data / 'k.db'}"}.get(request.param)
+    server = None
+    if store is None:
+        server = request.getfixturevalue("postgres")
+        store = server.database()
+    with LocalControlPlane(data, str(file), store=store) as plane:
+        for mesh in ("red", "blue"):
+            assert plane("PUT", f"/meshes/{mesh}", _empty_mesh(mesh)).status == 201
+        yield plane
+    if server is not None:
+        server.drop(store)
+
+
+def _empty_mesh(name):
+    return {"type": "Mesh", "name": name, "skipCreatingInitialPolicies": ["*"]}
+
+
+@pytest.fixture
+def own_mesh(history_plane):
+    name = f"mesh{next(_numbers)}"
+    assert history_plane("PUT", f"/meshes/{name}", _empty_mesh(name)).status == 201
+    return name

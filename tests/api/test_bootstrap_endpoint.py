@@ -25,8 +25,8 @@ from koguma.api import bootstrap_server
 from koguma.api.bootstrap_server import BootstrapServer
 from koguma.api.server import HttpServer, tls_context
 from koguma.application.context import Context, InstanceInfo
-from koguma.core import admission, pipeline
-from koguma.core.incremental import Db
+from koguma.application.live_engine import LiveEngine
+from koguma.core import admission
 from koguma.fleet.gate import PROXY, ProxyGate
 from koguma.identity import certificate_facts, files, signing_keys, tokens
 from koguma.identity.claims import DATAPLANE, DataplaneClaims
@@ -180,10 +180,7 @@ async def closed(credentials, signing_key):
     """An endpoint that does not listen yet."""
     kinds = Kinds(KINDS)
     store = await open_store("memory://")
-
-    async def database() -> Db:
-        return pipeline.load(kinds, ControlPlaneInfo(), store.state.all())
-
+    engine = LiveEngine(store, kinds, ControlPlaneInfo())
     context = Context(
         kinds=kinds,
         control_plane=ControlPlaneInfo(),
@@ -191,7 +188,8 @@ async def closed(credentials, signing_key):
         access=Authorizer((*authorizer.builtin_roles(kinds),), authorizer.BUILTIN_BINDINGS),
         about=InstanceInfo("host", "host-1", lambda: "", "0", dict),
         signing_key=lambda: signing_key,
-        database=database,
+        database=engine.database,
+        beside=engine.beside,
     )
     endpoint = BootstrapEndpoint(context, TokenKeys(lambda: store.state), credentials)
     secret = {"type": "Secret", "mesh": "default", "name": DATAPLANE.key_name(1, "default")}
@@ -705,7 +703,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(endpoint, monkeypatch
     context = ssl.create_default_context(cadata=endpoint.credentials.ca)
     reader, writer = await asyncio.open_connection("localhost", endpoint.port, ssl=context)
     writer.write(b"POST /bootstrap HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert b" 408 " in await reader.readline()
     writer.close()
     with contextlib.suppress(ConnectionError):

@@ -9,6 +9,8 @@ import pytest
 from koguma.api.compression import SIZE_MIN
 from tests.kube_client import CORE, KubeClient, accepted
 
+pytestmark = pytest.mark.slow
+
 GZIP = {"Accept_Encoding": "gzip, deflate"}
 CORE_LIST = "/api/v1/namespaces/{}/configmaps"
 

@@ -40,11 +40,6 @@ def test_it_knows_of_no_proxies_and_says_so_in_numbers(above):
     assert above("GET", "/global-insight").json["zones"]["controlPlanes"] == {"online": 0, "total": 0}
 
 
-def test_the_configuration_of_a_proxy_is_for_zones_to_show(above):
-    answer = above("GET", "/meshes/default/dataplanes/web/_config")
-    assert (answer.status, answer.json["detail"]) == (405, "Not allowed on global CP")
-
-
 def test_names_of_services_are_shown_with_the_zones_that_have_them(above):
     assert above("PUT", "/zones/east", {"type": "Zone", "name": "east"}).status == 201
     spec = {"selector": {"meshService": {"matchLabels": {"team": "red"}}}, "ports": [{"port": 80}]}

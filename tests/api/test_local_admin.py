@@ -19,6 +19,8 @@ from tests.http_client import SocketConnection, request_over_socket, send_reques
 from tests.live_mesh import KOGUMA
 from tests.ports import free_port
 
+pytestmark = pytest.mark.slow
+
 MESH = {"type": "Mesh", "name": "forged", "skipCreatingInitialPolicies": ["*"]}
 KUBE = "/apis/kuma.io/v1alpha1"
 
@@ -194,14 +196,14 @@ def behind_envoy(request, tmp_path_factory):
 def test_who_comes_through_a_proxy_on_this_machine_is_nobody(behind_envoy, method, path, body):
     _, port = behind_envoy
     for more in ({}, {"Host": "localhost:5681"}, {"Impersonate_User": "mesh-system:admin"}):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         assert send_request(connection, method, path, body, **more).status in REFUSED
 
 
 def test_a_token_works_through_a_proxy(behind_envoy):
     plane, port = behind_envoy
     token = (plane.data_dir / "admin-token").read_text().strip()
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     assert send_request(connection, "GET", "/meshes", Authorization=f"Bearer {token}").status == 200
     with WatchStream(port, "/meshes?watch=true", {"Authorization": f"Bearer {token}"}) as lines:
         assert lines.next()["type"] == "ADDED"

@@ -9,6 +9,8 @@ from tests.build import secret
 from tests.control_plane import LocalControlPlane
 from tests.kube_client import bind_role, create_role
 
+pytestmark = pytest.mark.slow
+
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 PLAIN = "/meshes/default/secrets?watch=true"
 KUBE = "/apis/kuma.io/v1alpha1/namespaces/mesh-default/secrets?watch=true&resourceVersion=0"

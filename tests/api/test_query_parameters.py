@@ -6,6 +6,8 @@ from koguma.api import parameters
 from koguma.main import all_kinds
 from tests.build import timeout
 
+pytestmark = pytest.mark.slow
+
 PARTS = {
     "{mesh}": "default",
     "{name}": "nobody",

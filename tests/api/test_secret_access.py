@@ -14,6 +14,8 @@ from tests import build
 from tests.control_plane import LocalControlPlane
 from tests.kube_client import bind_role
 
+pytestmark = pytest.mark.slow
+
 KINDS = Kinds(kinds.KINDS)
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 KUBE = "/apis/kuma.io/v1alpha1/namespaces/mesh-default"

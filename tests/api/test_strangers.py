@@ -11,6 +11,8 @@ import pytest
 from tests.build import timeout
 from tests.control_plane import LocalControlPlane
 
+pytestmark = pytest.mark.slow
+
 STRANGER = {"X_Forwarded_For": "203.0.113.7"}  # sent by another machine through a proxy: nobody's
 N_REQUESTS = 100
 LONG = 7_500

@@ -53,7 +53,7 @@ class Collector:
         self._loop.close()
 
     def _run(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
 
     async def _start(self):
         app = web.Application()
@@ -221,7 +221,7 @@ def test_a_collector_that_is_away_holds_up_nobody(tmp_path):
     with LocalControlPlane(tmp_path, traces_endpoint="http://127.0.0.1:9") as plane:
         assert plane("GET", "/meshes").status == 200
         started = time.monotonic()
-    assert time.monotonic() - started < 6
+    assert time.monotonic() - started < 20
 
 
 def test_without_the_packages_the_start_fails_with_what_to_do(tmp_path, monkeypatch):

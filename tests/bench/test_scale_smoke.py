@@ -21,10 +21,11 @@ def test_too_few_are_refused_before_anything_starts():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(330)
 def test_a_few_proxies_are_measured_and_nothing_is_sent_again_after_a_restart():
     options = "--proxies 20 --services 12 --rounds 1 --settle 0.1 --rest 0.5 --json"
     command = [sys.executable, "-m", "bench.scale", *options.split()]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert all(found[name] > 0 for name in GOALS)
@@ -36,3 +37,15 @@ def test_a_few_proxies_are_measured_and_nothing_is_sent_again_after_a_restart():
         "all": 20,
     }
     assert found["parts"]["without_tls"]["last_change"]["proxies"] == 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(330)
+def test_the_death_of_one_of_two_control_planes_is_measured_and_nothing_is_sent_again():
+    options = "--planes 2 --proxies 20 --services 12 --rounds 1 --settle 0.1 --rest 0.5 --json"
+    command = [sys.executable, "-m", "bench.scale", *options.split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["death_s"] > 0
+    assert (found["parts"]["death"]["proxies"], found["parts"]["death"]["unchanged"]) == (10, 0)

@@ -305,7 +305,7 @@ def test_a_watch_prints_changes_until_it_is_interrupted_in_silence(cli, mesh):
         cli("delete", "mt", "quick", "-m", mesh)
         assert process.stdout.readline().split()[:2] == ["deleted", "quick"]
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=10)
+        out, err = process.communicate(timeout=60)
         assert (process.returncode, out, err) == (130, "", "")
 
 
@@ -316,7 +316,7 @@ def test_a_watch_can_print_objects(cli, mesh):
         event = json.loads(process.stdout.readline())
         assert (event["type"], event["object"]["name"]) == ("ADDED", "quick")
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=10) == ("", "")
+        assert process.communicate(timeout=60) == ("", "")
 
 
 def test_a_reader_that_leaves_is_no_error(cli, mesh):
@@ -327,7 +327,7 @@ def test_a_reader_that_leaves_is_no_error(cli, mesh):
         assert process.stderr is not None
         process.stdout.readline()
         process.stdout.close()
-        assert process.wait(timeout=20) == 141
+        assert process.wait(timeout=60) == 141
         assert process.stderr.read() == ""
 
 

@@ -333,7 +333,7 @@ def test_proxies_are_watched(fake, form, lines):
                 " ".join(line.split()[: len(want.split())]) for line, want in zip(shown, lines, strict=True)
             ] == [" ".join(line.split()) for line in lines]
             process.send_signal(signal.SIGINT)
-            assert process.communicate(timeout=20) == ("", "")
+            assert process.communicate(timeout=60) == ("", "")
             assert process.returncode == 130
         finally:
             process.kill()

@@ -3,8 +3,9 @@
 import pytest
 
 from koguma.cli import contexts
+from koguma.cli.client import ApiClient
 from koguma.cli.contexts import CliContext, Config
-from koguma.cli.failures import CommandFailure, ExitCode
+from koguma.cli.failures import CommandFailure, ExitCode, ServerUnreachable
 from koguma.cli.target import ConnectionOptions, resolve
 from koguma.model.redacted import Redacted
 
@@ -116,3 +117,12 @@ def test_a_file_without_a_token_is_wrong_usage(tmp_path, text):
         resolve(ConnectionOptions(token_file=str(file)), {"XDG_CONFIG_HOME": str(tmp_path)})
     assert failed.value.code is ExitCode.USAGE
     assert str(file) in failed.value.message
+
+
+def test_a_named_data_directory_means_its_control_plane_and_no_other(tmp_path):
+    options, named = ConnectionOptions(), {"KOGUMA_DATA_DIR": str(tmp_path), "HOME": str(tmp_path)}
+    with pytest.raises(ServerUnreachable, match="no control plane runs with the data directory"):
+        ApiClient(resolve(options, named)).get("/")
+    assert not resolve(options, {"HOME": str(tmp_path)}).is_socket_only
+    assert not resolve(ConnectionOptions(address="http://localhost:1"), named).is_socket_only
+    assert not resolve(options, {**named, "KOGUMA_TOKEN": "a.b.c"}).is_socket_only

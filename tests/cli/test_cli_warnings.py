@@ -12,6 +12,8 @@ from tests.build import timeout
 from tests.control_plane import LocalControlPlane
 from tests.kube_client import KubeClient
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "lint.md"
 # Said by admission in words of its own, without the code that `lint` gives it.
 WITHOUT_A_CODE = ("KG004", "KG007")

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests import build
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -316,9 +317,7 @@ def test_the_server_and_the_files_have_the_same_services(cli, shop, tmp_path):
     """The MeshService that is made of the proxy, by the server in its own time and by lint at once."""
     file = tmp_path / "to-web.yaml"
     file.write_text(json.dumps(timeout(shop, "to-web", "1s", "web")))
-    until = time.monotonic() + 10
-    while cli("get", "msvc", "web", "-m", shop).code and time.monotonic() < until:
-        time.sleep(0.1)
+    until(lambda: cli("get", "msvc", "web", "-m", shop).code == 0, "the server has made it")
     assert cli("lint", "-f", str(file), "--live").code == 0
     (tmp_path / "shop.yaml").write_text(SHOP.format(mesh=shop))
     assert cli("lint", "-f", str(tmp_path)).code == 0

@@ -63,7 +63,7 @@ def who(config, name="koguma"):
         cadata=base64.b64decode(cluster["certificate-authority-data"]).decode()
     )
     host = cluster["server"].removeprefix("https://")
-    connection = http.client.HTTPSConnection(host, context=context, timeout=10)
+    connection = http.client.HTTPSConnection(host, context=context, timeout=60)
     token = named(config, "users", name)["token"]
     connection.request("GET", "/who-am-i", headers={"Authorization": f"Bearer {token}"})
     answer = json.loads(connection.getresponse().read())

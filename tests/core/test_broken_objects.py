@@ -29,6 +29,8 @@ from koguma.xds.protocol.session import DeltaSession
 from tests import build
 from tests.xds.simulated_envoy import Envoy
 
+pytestmark = pytest.mark.slow
+
 MESH = """
 type: Mesh
 name: default

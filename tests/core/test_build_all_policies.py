@@ -19,6 +19,8 @@ from koguma.model import documents
 from koguma.model.kind import Kinds, Policy
 from koguma.model.resource import Resource
 
+pytestmark = pytest.mark.slow
+
 # Everybody is everything that manuals speak of: called and calling, over HTTP and not, on any address.
 MESH = """
 type: Mesh

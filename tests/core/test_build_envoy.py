@@ -81,7 +81,7 @@ async def listening(proxy: RunningEnvoy) -> dict[str, str]:
 async def settled(proxy: RunningEnvoy, names: set[str]) -> dict[str, str]:
     """The listeners when all of them are active, or after a while."""
     found: dict[str, str] = {}
-    for _ in range(150):
+    for _ in range(3000):
         found = await listening(proxy)
         if found == dict.fromkeys(names, ""):
             break

@@ -19,6 +19,8 @@ from koguma.model import documents
 from koguma.model.resource import Resource
 from tests import build
 
+pytestmark = pytest.mark.slow
+
 CASES = tuple(case(path) for path in sorted((Path(__file__).parent / "cases" / "patches").glob("*.yaml")))
 LINK = NodeMetadata(("feature-bind-outbounds",))
 NAMES = ("a", "b", "c")

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from building import stored
 
-from koguma.core import candidates, items, match, order, pipeline, problems, world
+from koguma.core import candidates, items, match, order, pipeline, problems, rules, selectors, world
 from koguma.core.incremental import Db
 from koguma.core.items import ItemId
-from koguma.core.lint import selection, ties
+from koguma.core.lint import contenders, selection, ties
 from koguma.core.lint.problem import Problem
 from koguma.core.match import Matched, Traits
 from koguma.model.control_plane_info import ControlPlaneInfo
@@ -122,15 +122,15 @@ def everything_of(db: Db, key: Key) -> Traits:
     )
 
 
-def selectors(db: Db, kind: str) -> Iterator[match.Selector]:
-    for each in match.selectors(db, kind, MESH):
+def matching_selectors(db: Db, kind: str) -> Iterator[selectors.Selector]:
+    for each in selectors.of_kind(db, kind, MESH):
         if not each.is_shadow and not each.problem:
             yield each
 
 
 def every_match(db: Db, kind: str, proxy: Key) -> tuple[Matched, ...]:
     traits = everything_of(db, proxy)
-    found = ((each.policy, match.selected(each, traits)) for each in selectors(db, kind))
+    found = ((each.policy, match.selected(each, traits)) for each in matching_selectors(db, kind))
     return tuple(Matched(policy, tuple(sections)) for policy, sections in found if sections is not None)
 
 
@@ -149,23 +149,27 @@ def every_loss(db: Db) -> Iterator[tuple[Problem, int]]:
 
     def is_shared(entry: ItemId, rival: ItemId) -> bool:
         one, other = entry.policy, rival.policy
-        sections = {each.section for key in (one, other) if (each := match.selector(db, key))}
+        sections = {each.section for key in (one, other) if (each := selectors.selector(db, key))}
         if entry.list == "rules" and len(sections) > 1:
             return False
         if not building.dataplanes(db):
-            return selection.overlap(db, one, other)
+            return selection.overlap(db, MESH, *(selectors.selector(db, key) for key in (one, other)))
         return not proxies.get(one, set()).isdisjoint(proxies.get(other, set()))
 
-    every = [(subject, entry) for key in keys for subject, entry in ties.subjects(db, key)]
+    every = [(subject, entry) for key in keys for subject, entry in contenders.subjects(db, key)]
     for own, entry in every:
-        left, group = set(ties.leaves(db, entry)), [other for subject, other in every if subject == own]
+        left, group = (
+            set(contenders.of_entry(db, entry)),
+            [other for subject, other in every if subject == own],
+        )
         for rival in sorted(group, key=lambda each: rank(db, each), reverse=True):
             if rank(db, rival) <= rank(db, entry) or not is_shared(entry, rival):
                 continue
-            fields, others = ties.leaves(db, entry), ties.leaves(db, rival)
-            lost = [at for at in fields if at in left and at in others and fields[at][1] != others[at][1]]
+            fields, others = contenders.of_entry(db, entry), contenders.of_entry(db, rival)
+            shared = (at for at in fields if at in left and at in others)
+            lost = [at for at in shared if fields[at].value != others[at].value]
             if lost:
-                yield ties._loss(db, entry, rival, [fields[at][0] for at in lost]), len(group)
+                yield ties._loss(db, entry, rival, [fields[at].path for at in lost]), len(group)
                 left -= set(lost)
 
 
@@ -184,16 +188,23 @@ def check(db: Db) -> tuple[int, int]:
     every = list(every_loss(db))
     for key in world.BY_KIND.keys(db, ("MeshTimeout", MESH)):
         lost = {problem for problem, _ in every if problem.objects[0] == key}
-        won = {problem for problem, count in every if problem.objects[1] == key and count <= ties._MANY}
+        won = {
+            problem
+            for problem, count in every
+            if problem.objects[1] == key and count <= ties._WINS_LISTED_MAX
+        }
         assert set(ties.ties(db, key)) == lost | won
     return n_matched, len(every)
 
 
-@pytest.mark.parametrize(("few", "many"), [(16, 100), (1, 100), (1, 4)])
+@pytest.mark.parametrize(("few", "near", "listed"), [(16, 100, 100), (1, 100, 100), (1, 4, 4), (1, 0, 100)])
 @pytest.mark.parametrize("with_proxies", [True, False])
-def test_what_is_found_by_words_is_what_asking_every_policy_finds(monkeypatch, few, many, with_proxies):
-    monkeypatch.setattr(ties, "_FEW", few)
-    monkeypatch.setattr(ties, "_MANY", many)
+def test_what_is_found_by_words_is_what_asking_every_policy_finds(
+    monkeypatch, few, near, listed, with_proxies
+):
+    monkeypatch.setattr(contenders, "_FEW", few)
+    monkeypatch.setattr(contenders, "_NEAR_MAX", near)
+    monkeypatch.setattr(ties, "_WINS_LISTED_MAX", listed)
     n_matched = n_lost = 0
     for seed in range(4):
         random = Random(seed)
@@ -250,13 +261,13 @@ def test_whatever_stands_in_a_targetref_it_is_a_word_or_unknown(ref):
 
 def test_a_policy_is_found_by_the_word_that_says_most():
     def word(**ref: Any) -> tuple[str, ...]:
-        return tuple(filter(None, candidates.word(candidates.written({"targetRef": ref}))))
+        return tuple(filter(None, candidates.word(candidates.written({"targetRef": ref})) or ()))
 
     assert word(kind="Dataplane", labels={"kuma.io/zone": "east", "app": "web"}) == ("label", "app", "web")
     assert word(kind="Dataplane", labels={"app": "web", "kuma.io/display-name": "p"}) == ("name", "p")
     assert word(kind="MeshServiceSubset", name="web", tags={"a": "b"}) == ("tag", "kuma.io/service", "web")
     assert word(kind="MeshGateway", name="edge", tags={"a": "b"}) == ("gateway", "edge")
-    assert word(kind="MeshSubset", tags={"a": "*"}) == word(kind="Mesh") == ("every proxy",)
+    assert word(kind="MeshSubset", tags={"a": "*"}) == word(kind="Mesh") == ()
 
 
 def test_a_new_policy_asks_no_proxy_that_lacks_its_word():
@@ -280,3 +291,38 @@ def test_a_new_policy_asks_no_proxy_that_lacks_its_word():
     assert len(db.changed()) == 1
     assert db.runs["match.matched_by_kind"] == 1
     assert db.runs["match.traits"] == 0
+
+
+def wide(name: str, service: str) -> Resource:
+    to = {"kind": "MeshService", "name": service}
+    return stored(build.policy("MeshTimeout", name, (to, {"idleTimeout": "1s"}), targetRef={"kind": "Mesh"}))
+
+
+def test_a_new_policy_for_the_whole_mesh_is_put_in_order_once_for_all_proxies():
+    proxies = [stored(build.dataplane(f"p{n}", labels={"app": f"a{n}"})) for n in range(20)]
+    services = [stored(build.mesh_service(f"s{n}")) for n in range(10)]
+    of_apps = [
+        stored(
+            build.policy(
+                "MeshTimeout",
+                f"t{n}",
+                (build.ANY, {"idleTimeout": "1s"}),
+                targetRef={"kind": "Dataplane", "labels": {"app": f"a{n}"}},
+            )
+        )
+        for n in range(20)
+    ]
+    others = [wide(f"w{n}", f"s{n % 10}") for n in range(60)]
+    db = building.database([*ALWAYS, *proxies, *services, *of_apps, *others])
+    for key in building.dataplanes(db):
+        db.watch(rules.outbound, rules.class_of(db, key))
+    db.reset_counts()
+    pipeline.take(db, [wide("new", "s3")])
+    assert rules.class_of(db, proxies[0].key).of("MeshTimeout").parts != ()
+    asked = {key: rules.class_of(db, key) for key in building.dataplanes(db)}
+    assert all(rules.outbound(db, each).named for each in asked.values())
+    assert db.runs["match.matched_by_kind"] == 0
+    assert db.runs["match._mesh_wide_in_shard"] == 1
+    assert db.runs["rules._part_by_target"] == 1
+    # The ports of the one service for each of the 20 classes, and those of no other service.
+    assert db.runs["rules._ports_of"] == 20

@@ -761,6 +761,29 @@ def test_collect_drops_what_was_only_asked():
     assert db.n_memos == before
 
 
+def test_collect_unused_keeps_what_was_asked_again():
+    db = mesh()
+    before = db.n_memos
+    assert config(db, "unknown") is None
+    for _ in range(3):
+        db.collect_unused()
+        db.reset_counts()
+        assert (config(db, "unknown"), ran(db)) == (None, {})
+        assert db.n_memos == before + 3
+    db.collect_unused()
+    assert db.n_memos == before + 3  # it was asked since
+    db.collect_unused()
+    assert db.n_memos == before
+
+
+def test_what_collect_unused_keeps_follows_changes():
+    db = mesh()
+    assert config(db, "unknown") is None
+    db.collect_unused()
+    db.set(PROXIES, "unknown", PROXIES.get(db, "one"))
+    assert config(db, "unknown") == config(db, "one")
+
+
 def test_watching_twice_is_watching_once():
     db = mesh()
     db.watch(config, "one")

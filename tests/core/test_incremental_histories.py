@@ -26,6 +26,8 @@ from koguma.core.incremental import Db, Watcher, question
 from koguma.core.inputs import Index, Input
 from koguma.model.resource import Key, Resource
 
+pytestmark = pytest.mark.slow
+
 NUMBERS: Input[str, int] = Input("numbers")
 UNRELATED: Input[str, int] = Input("unrelated")
 PROGRAM: Input[int, tuple] = Input("program")
@@ -109,11 +111,12 @@ def histories(*, with_cycles: bool) -> st.SearchStrategy[list]:
         random = Random(seed)
         program = [line(random, place, with_cycles=with_cycles) for place in range(SIZE)]
         steps = [("edit", program), *[("watch", place) for place in range(3)]]
-        for verb in random.choices(VERBS, [9, 3, 3, 1, 5, 1], k=25):
+        for verb in random.choices(VERBS, [9, 3, 3, 1, 5, 1, 1], k=25):
             operands = {
                 "edit": [[edit(random, with_cycles=with_cycles) for _ in range(random.randint(1, 3))]],
                 "changed": [],
                 "collect": [],
+                "collect_unused": [],
             }
             steps.append((verb, *operands.get(verb, [random.randint(0, SIZE)])))
         return steps
@@ -122,7 +125,7 @@ def histories(*, with_cycles: bool) -> st.SearchStrategy[list]:
 
 
 EXAMPLES = 20_000 if os.environ.get("KOGUMA_SOAK") else 300
-VERBS = ["edit", "ask", "watch", "unwatch", "changed", "collect"]
+VERBS = ["edit", "ask", "watch", "unwatch", "changed", "collect", "collect_unused"]
 
 
 def outcome(db: Db, place: int) -> object:
@@ -196,6 +199,9 @@ class Follower:
 
     def collect(self) -> None:
         self.db.collect()
+
+    def collect_unused(self) -> None:
+        self.db.collect_unused()
 
     def fresh(self, places: Iterable[int]) -> dict[int, object]:
         """The answers of a Db that knows only the final rows, written in another order."""
@@ -325,6 +331,9 @@ class Fleet:
     def collect(self, _random: Random) -> None:
         self.db.collect()
 
+    def collect_unused(self, _random: Random) -> None:
+        self.db.collect_unused()
+
     def fresh(self, key: Key) -> object:
         """What a database gives that knows only the final objects, written in another order."""
         db = building.database(reversed(self.rows.values()))
@@ -341,7 +350,16 @@ def lived_through(fleet: Fleet, random: Random) -> Fleet:
 
 
 MESHES = 3_000 if os.environ.get("KOGUMA_SOAK") else 40
-DEEDS = {"write": 12, "remove": 3, "connect": 3, "disconnect": 1, "ask": 2, "changed": 4, "collect": 1}
+DEEDS = {
+    "write": 12,
+    "remove": 3,
+    "connect": 3,
+    "disconnect": 1,
+    "ask": 2,
+    "changed": 4,
+    "collect": 1,
+    "collect_unused": 1,
+}
 
 
 @pytest.mark.property

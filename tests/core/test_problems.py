@@ -136,8 +136,8 @@ def test_asking_leaves_nothing_behind_that_loops_over_all_policies_at_the_next_c
     db.reset_counts()
     pipeline.take(db, resources(TIED.replace("2s", "3s")))
     db.changed()
-    assert db.runs["ties.in_shard"] == db.runs["ties.ranked"] == 0
-    assert db.runs["ties.leaves"] <= 1
+    assert db.runs["contenders.in_shard"] == db.runs["contenders._strongest"] == 0
+    assert db.runs["contenders.of_entry"] <= 1
 
 
 def test_a_policy_that_fails_is_a_problem_of_its_objects_and_hides_no_other():
@@ -180,13 +180,15 @@ def test_writing_a_policy_again_compares_it_with_its_rivals_and_no_others():
     apart = TIED.replace("kind: Mesh}", "kind: MeshService, name: web}").replace("name: ", "name: other-")
     db = database(f"{TIED}---{apart}")
     written = resources(TIED)[1].key
+    assert not problems.are_kept(db, [written])
     problems.keep(db, [written])
+    assert problems.are_kept(db, [written])
     db.reset_counts()
     pipeline.take(db, resources(TIED.replace("2s", "3s")))
     problems.keep(db, [written])
     assert [problem.code for problem in problems.of_policy(db, written)] == ["KG010"]
-    assert db.runs["ties.in_shard"] == 0
-    assert db.runs["ties.leaves"] == 2
+    assert db.runs["contenders.in_shard"] == 0
+    assert db.runs["contenders.of_entry"] == 2
 
 
 SAME_PLACE = """

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from koguma.core import pipeline, service_health
 from koguma.core.service_health import Connection, EnvoyAnswers, Observations
 from koguma.envoy.cluster_hosts import Host
 from koguma.envoy.stats import Figures
+from koguma.model import labels, names
 from koguma.model.resource import Key
 from tests import build
 from tests.core.destinations import ALL, HERE, database
@@ -51,6 +53,16 @@ def own(before: dict[str, int], now: dict[str, int]) -> EnvoyAnswers:
 
 def key(name: str = "backend-1") -> Key:
     return Key("Dataplane", "shop", "east", "", name)
+
+
+def test_of_a_proxy_in_another_zone_only_that_zone_knows_whether_it_has_its_configuration():
+    own = dataplane()
+    registered = msgspec.structs.replace(own, labels={**own.labels, labels.REGISTERED_BY: "proxy"})
+    (endpoint,) = report(service(), registered).endpoints
+    assert (endpoint.state, endpoint.is_offered) == ("not-ready", False)
+    on_global = msgspec.structs.replace(registered, core_name=names.hashed("shop", "backend-1", "east"))
+    (endpoint,) = report(service(), on_global).endpoints
+    assert endpoint.is_offered
 
 
 # Nobody serves it.
@@ -108,6 +120,51 @@ def test_why_a_multi_zone_service_has_no_endpoint():
     assert 'MeshService "backend"' in report(service(), many, about=many).summary
     served = report(service(), dataplane(), many, about=many)
     assert [(each.service, each.proxy) for each in served.endpoints] == [("backend", "backend-1")]
+
+
+MTLS = {"enabledBackend": "ca", "backends": [{"name": "ca", "type": "builtin"}]}
+
+
+def of_west(**more: Any):
+    """A MeshService of another zone, with what that zone reports of it."""
+    document = build.mesh_service("backend", mesh="shop")
+    return build.resource({**document, "spec": {**document["spec"], **more}}, zone="west")
+
+
+def ingress(last: int = 9):
+    networking = {"port": 10001, "advertisedAddress": f"10.0.9.{last}", "advertisedPort": 443}
+    return build.resource(build.document("ZoneIngress", f"in-{last}", "", networking=networking), zone="west")
+
+
+@pytest.mark.parametrize(
+    ("mtls", "objects", "words"),
+    [
+        ({}, [of_west(), ingress()], 'it is of zone "west", and other zones are called with mTLS only'),
+        ({"mtls": MTLS}, [of_west()], 'zone "west" has no ingress that is ready; start one there'),
+        ({"mtls": MTLS}, [of_west(state="Unavailable"), ingress()], "says that none of its proxies can be"),
+    ],
+)
+def test_why_a_service_of_another_zone_cannot_be_called(mtls, objects, words):
+    mesh = build.resource(build.mesh("shop", **mtls))
+    everywhere = build.resource(
+        build.multi_zone_service("all", mesh="shop", labels={"kuma.io/display-name": "backend"})
+    )
+    labelled = [msgspec.structs.replace(each, labels={"kuma.io/display-name": each.name}) for each in objects]
+    for about in (labelled[0], everywhere):
+        found = report(mesh, everywhere, *labelled, about=about)
+        assert any(words in reason for reason in found.reasons), found.reasons
+
+
+def test_ingresses_of_another_zone_are_named():
+    mesh = build.resource(build.mesh("shop", mtls=MTLS))
+    found = report(mesh, of_west(state="Available"), ingress(8), ingress(9))
+    assert [(each.address, each.proxy, each.zone) for each in found.endpoints] == [
+        ("10.0.9.8:443", "in-8", "west"),
+        ("10.0.9.9:443", "in-9", "west"),
+    ]
+    assert found.state == "unknown"
+    found = report(mesh, of_west(state="Unavailable"), ingress(8))
+    assert (found.state, found.summary) == ("down", "0 of 1 endpoint serve; 1 not-ready")
 
 
 def test_an_external_service_is_what_callers_see_of_it():

@@ -28,6 +28,8 @@ from koguma.model import documents
 from koguma.model.errors import Invalid
 from koguma.model.resource import Key, Resource
 
+pytestmark = pytest.mark.slow
+
 N_MESHES = 54
 N_OBJECTS = 140
 ROUTES = ("r1", "r2")

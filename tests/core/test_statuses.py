@@ -63,7 +63,8 @@ def test_a_mesh_service_reports_all_that_is_known():
         stored_dataplane("web-2", "web", state="NotReady"),
         stored_dataplane("api-1", "api"),
     ]
-    assert reported(stored_service("web"), MTLS, SVC, *there, seen=proxies(there, there)) == {
+    web = stored_service("web", ports=(8080,))
+    assert reported(web, MTLS, SVC, *there, seen=proxies(there, there)) == {
         "vips": [{"ip": "241.0.0.1"}],
         "addresses": [
             {
@@ -80,6 +81,8 @@ def test_a_mesh_service_reports_all_that_is_known():
         ],
         "tls": {"status": "Ready"},
         "dataplaneProxies": {"connected": 2, "healthy": 1, "total": 2},
+        "state": "Available",
+        "identities": [{"type": "ServiceTag", "value": "web"}],
     }
 
 
@@ -88,7 +91,37 @@ def test_a_mesh_service_without_anything_has_an_address_and_zeros():
         "vips": [{"ip": "241.0.0.1"}],
         "tls": {"status": "NotReady"},
         "dataplaneProxies": {"connected": 0, "healthy": 0, "total": 0},
+        "state": "Unavailable",
+        "identities": [{"type": "ServiceTag", "value": "web"}],
     }
+
+
+@pytest.mark.parametrize(
+    ("inbound", "ports", "state"),
+    [
+        ({}, (8080,), "Available"),
+        ({}, (8080, 9090), "Available"),  # Kuma calls a service unavailable where one of its ports is
+        ({}, (9090,), "Unavailable"),
+        ({"state": "NotReady"}, (8080,), "Unavailable"),
+    ],
+)
+def test_a_service_is_available_where_any_of_its_ports_can_be_called(inbound, ports, state):
+    web = stored_service("web", ports=ports)
+    assert reported(web, stored_dataplane("web-1", "web", **inbound))["state"] == state
+
+
+def test_a_service_that_selects_by_labels_has_the_identities_of_its_proxies_and_keeps_the_last_ones():
+    spec = {"selector": {"dataplaneLabels": {"matchLabels": {"team": "a"}}}, "ports": [{"port": 8080}]}
+    service = stored("MeshService", "team", spec)
+    there = [
+        msgspec.structs.replace(stored_dataplane(f"{name}-1", name), labels={"team": team})
+        for name, team in (("web", "a"), ("api", "a"), ("other", "b"))
+    ]
+    status = reported(service, *there)
+    assert [each["value"] for each in status["identities"]] == ["api", "web"]
+    alone = reported(msgspec.structs.replace(service, status=status))
+    assert alone["identities"] == status["identities"]
+    assert alone["state"] == "Unavailable"
 
 
 def test_only_how_it_is_called_from_here_is_reported_on_another_zones_service():

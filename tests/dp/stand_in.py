@@ -28,7 +28,7 @@ from tests.error_lines import ERRORS
 from tests.waiting import until
 
 TOKEN = "a-token-that-nobody-sees"
-PATIENCE_SECONDS = 15.0
+PATIENCE_SECONDS = 60.0
 HCM = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 FAULT = "type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault"
 ROUTER = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"
@@ -145,7 +145,7 @@ class StandIn:
         return [request for request in self.asked if request.path == path]
 
     def _run(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await request.json() if request.method == "POST" else {}

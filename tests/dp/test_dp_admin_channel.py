@@ -19,6 +19,8 @@ from koguma.envoy.admin_channel import FrameType, PageRequest
 from koguma.identity import files
 from koguma.model.redacted import SHOWN, Redacted
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "a-token-that-nobody-sees"
 PROXY = {"mesh": "default", "name": "web-1", "proxyType": "dataplane", "instance": "1"}
 
@@ -91,7 +93,7 @@ async def answered(channel, request):
     await channel.send_str(request if isinstance(request, str) else json.dumps(request))
     chunks = b""
     while True:
-        frame = admin_channel.read_frame(await channel.receive_bytes(timeout=10))
+        frame = admin_channel.read_frame(await channel.receive_bytes(timeout=60))
         chunks += frame.chunk
         if frame.type is not FrameType.PART:
             return frame.type, chunks
@@ -177,7 +179,7 @@ def test_a_control_plane_that_talks_nonsense_gets_a_new_channel(tmp_path, messag
         async with running(tmp_path) as (_envoy, plane, task):
             channel = await plane.opened.get()
             await (channel.send_bytes(message) if isinstance(message, bytes) else channel.send_str(message))
-            again = await asyncio.wait_for(plane.opened.get(), 10)
+            again = await asyncio.wait_for(plane.opened.get(), 60)
             assert (await answered(again, asking("/stats")))[1] == b"a: 1\n"
             assert not task.done()
 
@@ -191,9 +193,9 @@ def test_it_comes_again_after_a_refusal(tmp_path, status):
             first = await plane.opened.get()
             plane.status = status
             await first.close()
-            await asyncio.wait_for(plane.refused.wait(), 10)
+            await asyncio.wait_for(plane.refused.wait(), 60)
             plane.status = 101
-            assert await asyncio.wait_for(plane.opened.get(), 10)
+            assert await asyncio.wait_for(plane.opened.get(), 60)
             assert not task.done()
 
     asyncio.run(talk())
@@ -207,12 +209,12 @@ def test_while_envoy_hangs_it_takes_few_requests_and_says_so(tmp_path):
             for number in range(10):
                 await channel.send_str(json.dumps(asking("/stats", number)))
             for number in range(4, 10):
-                frame = admin_channel.read_frame(await channel.receive_bytes(timeout=10))
+                frame = admin_channel.read_frame(await channel.receive_bytes(timeout=60))
                 assert (frame.number, frame.type) == (number, FrameType.ERROR)
                 assert b"has not answered earlier requests" in frame.chunk
             envoy.answering.set()
             numbers = {
-                admin_channel.read_frame(await channel.receive_bytes(timeout=10)).number for _ in range(4)
+                admin_channel.read_frame(await channel.receive_bytes(timeout=60)).number for _ in range(4)
             }
             assert numbers == {0, 1, 2, 3}
 
@@ -235,7 +237,7 @@ def test_a_control_plane_that_does_not_greet_is_left(tmp_path):
             plane.greeting = json.dumps(asking("/stats"))
             await plane.opened.get()
             await (await plane.opened.get()).close()
-            await asyncio.wait_for(plane.opened.get(), 10)
+            await asyncio.wait_for(plane.opened.get(), 60)
             assert envoy.asked == []
 
     asyncio.run(talk())

@@ -70,7 +70,7 @@ async def client(port: int):
 
 
 async def udp(port: int, packet: bytes) -> Reply:
-    async with client(port) as (transport, received), asyncio.timeout(10):
+    async with client(port) as (transport, received), asyncio.timeout(60):
         transport.sendto(packet)
         return Reply(await received.get())
 
@@ -78,7 +78,7 @@ async def udp(port: int, packet: bytes) -> Reply:
 async def tcp(port: int, *packets: bytes) -> list[Reply]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             writer.write(b"".join(len(packet).to_bytes(2) + packet for packet in packets))
             return [
                 Reply(await reader.readexactly(int.from_bytes(await reader.readexactly(2)))) for _ in packets
@@ -259,7 +259,7 @@ def silent(_):
 async def test_queries_and_answers_are_not_touched(packet):
     async with recorder(reply_with(0x8380)) as (upstream, received), serving(upstream) as port:  # truncated
         (expected,) = reply_with(0x8380)(packet)
-        async with client(port) as (transport, answers), asyncio.timeout(10):
+        async with client(port) as (transport, answers), asyncio.timeout(60):
             transport.sendto(packet)
             assert await answers.get() == expected
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -332,10 +332,10 @@ async def test_an_answer_to_something_else_is_not_believed():
 
 async def test_a_server_that_is_its_own_upstream_does_not_ask_itself():
     port = refused_port()
-    server = DnsServer([("127.0.0.1", port)], upstream_seconds=5)
+    server = DnsServer([("127.0.0.1", port)], upstream_seconds=600)
     assert await server.start("127.0.0.1", port) == port
     try:
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(60):
             assert (await udp(port, asked("other.example.com"))).code == dns_message.SERVFAIL
     finally:
         await server.stop()
@@ -346,7 +346,7 @@ async def test_more_queries_than_can_wait_are_refused_and_ours_are_answered():
         recorder(silent) as (mute, received),
         serving(mute, seconds=1.0) as port,
         client(port) as (transport, answers),
-        asyncio.timeout(10),
+        asyncio.timeout(60),
     ):
         for number in range(dns.FORWARDED_MAX + 10):
             transport.sendto(asked("other.example.com", id_=number))
@@ -364,7 +364,7 @@ async def test_a_server_that_stops_leaves_nothing_behind():
         port = await server.start("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(len(asked("x")).to_bytes(2) + asked("x"))
-        async with client(port) as (transport, _), asyncio.timeout(10):
+        async with client(port) as (transport, _), asyncio.timeout(60):
             transport.sendto(asked("x"))
             while len(received) < 2:  # noqa: ASYNC110 - another's list
                 await asyncio.sleep(0.01)

@@ -135,6 +135,7 @@ def test_listeners_are_read_with_ports_and_paths():
         ([], "listens nowhere yet"),
         ([ListenerStatus("_kuma_dns", "127.0.0.1:53")], "listens nowhere yet"),
         ([ListenerStatus("kri_mgw_shop_east__edge_80", "10.0.0.4:80")], "serves 10.0.0.4:80"),
+        ([ListenerStatus("kri_zi__east__ingress-1_", "10.0.0.5:10001")], "serves 10.0.0.5:10001"),
         (
             [
                 ListenerStatus("kri_msvc_default_default__backend_80", "127.0.0.1:9001"),

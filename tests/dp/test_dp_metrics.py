@@ -17,6 +17,8 @@ from koguma.model.redacted import Redacted
 from koguma.runtime import background
 from tests.traffic.collectors import REQUESTS, envoy
 
+pytestmark = pytest.mark.slow
+
 ENVOY = """\
 # TYPE envoy_cluster_upstream_rq_total counter
 envoy_cluster_upstream_rq_total{envoy_cluster_name="kri_msvc_a"} 5
@@ -238,7 +240,7 @@ async def test_metrics_are_pushed_until_the_settings_are_others(sockets) -> None
     collector = {"endpoint": f"http://127.0.0.1:{port}/v1/metrics", "refreshInterval": "1s"}
     backend = {"type": "OpenTelemetry", "name": "x", "openTelemetry": collector}
     gathered.configure(json.dumps({"observability": {"metrics": {"backends": [backend]}}}))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while asked.count("/v1/metrics") < 2:  # noqa: ASYNC110 - a server counts
             await asyncio.sleep(0.02)
     gathered.configure("")
@@ -265,7 +267,7 @@ async def test_metrics_that_cannot_be_made_are_told_and_tried_again(sockets, mon
     pushing = asyncio.create_task(otlp.OtlpExporter(gathered, envoy()).run())
     backend = {"type": "OpenTelemetry", "name": "x", "openTelemetry": {"endpoint": "http://127.0.0.1:1/"}}
     gathered.configure(json.dumps({"observability": {"metrics": {"backends": [backend]}}}))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         for _ in range(3):
             await attempts.acquire()
     pushing.cancel()

@@ -27,7 +27,7 @@ WORDS = (
 # A caller that keeps its connection while something happens.
 KEPT = """
 import http.client, sys
-asked = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]), timeout=5)
+asked = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]), timeout=60)
 for _ in range(2):
     asked.request("GET", "/")
     print(asked.getresponse().read().decode(), flush=True)
@@ -96,7 +96,7 @@ def test_all_goes_through_the_proxy_but_what_was_excluded(backend, machines):
     )
     try:
         installed = rules(box)
-        assert "service" in open_.communicate("\n\n", timeout=10)[0], "an open connection goes on"
+        assert "service" in open_.communicate("\n\n", timeout=60)[0], "an open connection goes on"
         found = {
             "arrives": reached(hub, BOX, 8080),
             "arrives over IPv6": reached(hub, BOX6, 8080),

@@ -69,7 +69,7 @@ async def reported(
     names: asyncio.Event | None = None,
 ) -> list[str]:
     report: list[str] = []
-    async with serving(directory, EnvoyAdmin(*steps)) as admin, asyncio.timeout(10):
+    async with serving(directory, EnvoyAdmin(*steps)) as admin, asyncio.timeout(60):
         await Startup(admin, logged or {}, names, report.append).finish()
     return report
 
@@ -113,7 +113,7 @@ async def test_names_of_the_mesh_are_waited_for(tmp_path):
         await envoy.was_dumped.wait()
         assert not waiting.done()
         names.set()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await waiting
     assert report == []
 

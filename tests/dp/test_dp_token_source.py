@@ -68,7 +68,7 @@ async def test_envoys_file_is_replaced_as_a_whole_when_the_token_changes(tmp_pat
 
 
 async def until_it_holds(kept: Path, token: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while held(kept) != token:  # noqa: ASYNC110 - another task writes a file
             await asyncio.sleep(0.001)
 

@@ -166,7 +166,7 @@ class Envoy(msgspec.Struct, frozen=True):
     output: Path
 
     def get(self, path: str) -> str:
-        connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.admin, timeout=60)
         try:
             connection.request("GET", path)
             return connection.getresponse().read().decode()
@@ -215,11 +215,11 @@ def envoy(
         yield running
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
 
 def _wait(process: subprocess.Popen[bytes], running: Envoy) -> None:
-    for _ in range(400):
+    for _ in range(3000):
         assert process.poll() is None, running.output.read_text()[-4000:]
         try:
             if running.get("/ready").startswith("LIVE"):
@@ -252,7 +252,7 @@ def call(
     connection: http.client.HTTPConnection | None = None,
 ) -> Answer:
     """One request, on its own connection unless one is given."""
-    over = connection or http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    over = connection or http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         over.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
         for name, value in {"host": host, **(headers or {})}.items():

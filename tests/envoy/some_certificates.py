@@ -78,7 +78,7 @@ def call_as(
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.load_cert_chain(chain)
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=5) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname=named) as secured,
     ):
         connection = http.client.HTTPConnection("it")

@@ -26,7 +26,7 @@ ADS = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 TOKEN = "header.body.signature"
 DOTTED = "kri_msvc_mesh-1_us-east-2_kuma-demo_backend.v1.example_httpport"
 NODE = BootstrapNode("default.web-1", "web", {"features": ["feature-embedded-dns"], "ipv6Enabled": True})
-SECONDS = 20
+SECONDS = 60
 
 
 @pytest.fixture(scope="module")

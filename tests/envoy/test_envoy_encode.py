@@ -13,6 +13,8 @@ from koguma.envoy import snapshot
 from koguma.envoy.encode import Encoder, Unencodable
 from koguma.envoy.schema import UnknownType
 
+pytestmark = pytest.mark.slow
+
 ENCODER = Encoder(SCHEMA)
 CLUSTER = "envoy.config.cluster.v3.Cluster"
 LISTENER = "envoy.config.listener.v3.Listener"

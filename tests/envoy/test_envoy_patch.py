@@ -22,6 +22,8 @@ from koguma.envoy.snapshot import CLUSTER, LISTENER, ROUTES, Id, XdsResource
 from tests.core.building import at
 from tests.envoy import plain_data, real_envoy
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).with_name("patches")
 CASES = [case for file in sorted(FOLDER.glob("*.yaml")) for case in yaml.safe_load_all(file.read_text())]
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight")

@@ -78,7 +78,7 @@ class Setting:
 
     def logged(self, words: str) -> str:
         """The lines of Envoy's log with these words, as soon as there are some."""
-        for _ in range(100):
+        for _ in range(3000):
             found = [line for line in self.envoy.output.read_text().splitlines() if words in line]
             if found:
                 return "\n".join(found)

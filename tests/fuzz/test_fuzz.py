@@ -15,7 +15,7 @@ import pytest
 from tests.fuzz.targets import TARGETS, cases
 
 ROOT = Path(__file__).parent.parent.parent
-SECONDS = 60 if os.environ.get("KOGUMA_SOAK") else 2
+SECONDS = 60 if os.environ.get("KOGUMA_SOAK") else 1
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -59,7 +59,7 @@ class EdgeMesh(LiveMesh):
         return {"name": name, "port": getattr(self, name).inbound, **fields}
 
     def ask(self, path: str = "/", host: str = "shop.test", method: str = "GET", **headers: str) -> Response:
-        connection = http.client.HTTPConnection("127.0.0.1", self.http, timeout=15)
+        connection = http.client.HTTPConnection("127.0.0.1", self.http, timeout=60)
         with contextlib.closing(connection):
             sent = {"host": host, **{name.replace("_", "-"): value for name, value in headers.items()}}
             connection.request(method, path, headers=sent)
@@ -206,7 +206,7 @@ def test_connections_of_a_tls_route_arrive_by_their_server_name(mesh: EdgeMesh) 
 
     def certified(name: str) -> bool:
         try:
-            with socket.create_connection(("127.0.0.1", mesh.tls), 5) as connection:
+            with socket.create_connection(("127.0.0.1", mesh.tls), 60) as connection:
                 context.wrap_socket(connection, server_hostname=name).close()
         except OSError:
             return False
@@ -218,7 +218,8 @@ def test_connections_of_a_tls_route_arrive_by_their_server_name(mesh: EdgeMesh) 
 
 
 def test_people_are_led_to_the_http_route(mesh: EdgeMesh) -> None:
-    parents = mesh.request("GET", f"{ROUTES}/all").json["status"]["parents"]
+    route = f"{ROUTES}/all"
+    parents = until(lambda: mesh.request("GET", route).json.get("status", {}).get("parents"), "a status")
     conditions = {each["type"]: each["reason"] for each in parents[0]["conditions"]}
     assert conditions == {"Accepted": "Accepted", "ResolvedRefs": "InvalidKind"}
     names = json.dumps(mesh.edge.admin("/config_dump"))

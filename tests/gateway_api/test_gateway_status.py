@@ -14,6 +14,8 @@ from tests.proxy_connections import connect, web_token
 from tests.tls_certificates import certificate, ecdsa_key, pem
 from tests.waiting import eventually, until
 
+pytestmark = pytest.mark.slow
+
 V1 = "gateway.networking.k8s.io/v1"
 GROUP = "gateway.networking.k8s.io"
 HTTP = {"name": "http", "port": 80, "protocol": "HTTP"}

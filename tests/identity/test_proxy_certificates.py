@@ -170,7 +170,7 @@ def call(client, server):
         thread.start()
         try:
             with (
-                socket.create_connection(accepting.getsockname(), timeout=5) as plain,
+                socket.create_connection(accepting.getsockname(), timeout=60) as plain,
                 client.wrap_socket(plain) as stream,
             ):
                 seen["server"] = uris_of(stream)

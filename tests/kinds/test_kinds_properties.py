@@ -13,6 +13,8 @@ from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kind, ValidationContext
 from koguma.model.violation import Violation
 
+pytestmark = pytest.mark.slow
+
 TEXTS = (
     "",
     "a",

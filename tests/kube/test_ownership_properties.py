@@ -50,7 +50,7 @@ WRITES = st.lists(
     max_size=8,
 )
 
-pytestmark = pytest.mark.property
+pytestmark = [pytest.mark.property, pytest.mark.slow]
 
 
 def content(document):

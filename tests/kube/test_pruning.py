@@ -13,6 +13,8 @@ from koguma.model.pruning import pruner
 from koguma.model.schema import UNKNOWN, Checker, Spec
 from tests.kube.valid_specs import KINDS, valid
 
+pytestmark = pytest.mark.slow
+
 CATALOG = catalog.of(all_kinds())
 OLDER = CATALOG.registry.of_kind("kuma.io/v1alpha1", "MeshTimeout")
 NEWER = CATALOG.registry.of_kind("koguma.io/v1", "MeshTimeout")

@@ -17,6 +17,8 @@ from koguma.model.kind import Kind
 from koguma.model.schema import Base64, IntOrString, Json, SecretBase64, Spec, doc
 from tests.kube.described import ALL_KINDS, NATIVE, REGISTRY, REVIEW, SCHEMAS, native, stored
 
+pytestmark = pytest.mark.slow
+
 META = "io.k8s.apimachinery.pkg.apis.meta.v1."
 KEYWORDS = {
     *("$ref", "description", "type", "format", "pattern", "enum", "nullable", "readOnly"),

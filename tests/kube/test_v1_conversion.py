@@ -14,6 +14,8 @@ from koguma.model.kind import Kind
 from koguma.model.violation import Violation
 from tests.kube.valid_specs import ABOUT, KINDS, example, examples, is_valid, specs
 
+pytestmark = pytest.mark.slow
+
 BY_NAME = {kind.name: kind for kind in KINDS}
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

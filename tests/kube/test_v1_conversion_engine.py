@@ -18,6 +18,8 @@ from koguma.model.resource import Resource
 from tests.core import building, port_confs
 from tests.kube.valid_specs import KINDS, specs
 
+pytestmark = pytest.mark.slow
+
 BY_NAME = {kind.name: kind for kind in KINDS}
 CORE = Path(building.__file__).parent
 

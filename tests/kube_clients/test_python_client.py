@@ -429,20 +429,20 @@ def test_one_candidate_leads_at_a_time(api, other_api, namespace):
             race.append(Candidate(lock, (2, 1.5, 1)))
     for ann, bob in races:  # both kinds of locks side by side: what takes time is to wait
         ann.start()
-        assert ann.leads.wait(20)
+        assert ann.leads.wait(60)
         bob.start()
         while (observed := bob._election.observed_record) is None:
             time.sleep(0.01)
         assert (observed.holder_identity, bob.leads.is_set()) == ("ann", False)
         ann.resigns.set()
     for ann, bob in races:
-        assert ann.stopped.wait(20)
-        assert bob.leads.wait(20), "what is not renewed is free again"
+        assert ann.stopped.wait(60)
+        assert bob.leads.wait(60), "what is not renewed is free again"
         held, record = bob._election.election_config.lock.get("leader", namespace)
         assert (held, record.holder_identity) == (True, "bob")
         bob.resigns.set()
     for one in itertools.chain(*races):
-        one.join(20)
+        one.join(60)
         assert not one.is_alive()
 
 

@@ -2,8 +2,12 @@
 
 import json
 
+import pytest
+
 from tests.kubectl.documents import timeout
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.slow
 
 KEY = "count/meshtimeouts.kuma.io"
 

@@ -5,7 +5,10 @@ import re
 
 import pytest
 
+from tests.build import dataplane
 from tests.kubectl.documents import config_map, timeout
+from tests.proxy_connections import connect, next_offer
+from tests.test_arrival import settled, take
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -179,3 +182,29 @@ def test_what_is_owned_goes_with_its_owner(kube):
         kube.applied(owned)
     kube("delete", "cm", "owner")
     until(lambda: kube("get", "cm", "-o", "name") == "configmap/kept", "the owned one is gone too")
+
+
+def test_wait_ends_when_every_proxy_has_a_policy(kube):
+    plane = kube.plane
+    web = connect(plane, dataplane(), name="web-1")
+    plane.run(next_offer(web))
+    settled(plane, web)
+    words = ("wait", "mt/held", "-n", "kuma-system", "--for=condition=Programmed")
+    for seconds in ("3s", "4s"):
+        rules = [{"default": {"http": {"requestHeadersTimeout": seconds}}}]
+        policy = {**timeout("held"), "spec": {"rules": rules}}
+        policy["metadata"]["namespace"] = "kuma-system"  # that of policies for the whole mesh
+        before = web.offered_revision
+        kube.applied(policy)
+        until(lambda before=before: web.offered_revision > before)
+        if seconds == "4s":  # the condition of the version before says nothing of this one
+            assert "timed out waiting for the condition" in kube.refused(*words, "--timeout=1s")
+        with kube.runs(*words, "--timeout=30s", "-v=6") as waits:
+            waits.wait_for_output("watch=true")
+            take(plane, web)
+            assert waits.ends() == 0
+        assert "condition met" in kube(*words, "--timeout=1s")
+    assert kube.run("diff", "-f", "-", stdin=json.dumps(policy)).code == 0
+    kube("delete", "mt", "held", "-n", "kuma-system")
+    plane.run(web.close())
+    plane("DELETE", "/meshes/default/dataplanes/web-1")

@@ -7,6 +7,8 @@ import pytest
 from tests.kubectl.documents import timeout
 from tests.webhook_server import VERSION, WebhookServer, added, denied, patched, rule
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def server(tmp_path_factory):

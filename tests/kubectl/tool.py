@@ -24,7 +24,7 @@ from tests.control_plane import LocalControlPlane
 from tests.live_mesh import Process
 
 PACKAGES = ("kubernetes-client", "kubectl")  # since Debian 13 the first is empty and needs the second
-_SECONDS = 30  # for one command, on a busy machine
+_SECONDS = 60  # for one command, on a busy machine
 
 
 def on_path() -> str | None:

@@ -10,6 +10,8 @@ from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.kind import Kind, ValidationContext
 from koguma.policies import POLICIES
 
+pytestmark = pytest.mark.slow
+
 PLACES = st.sampled_from(["", "kuma-system", "shop"])
 
 # Words that come close to what the fields take, so that checks beyond the schema are reached.

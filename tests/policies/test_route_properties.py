@@ -20,7 +20,7 @@ from koguma.policies import (
     mesh_timeout,
 )
 
-pytestmark = pytest.mark.property
+pytestmark = [pytest.mark.property, pytest.mark.slow]
 
 KINDS = (
     mesh_gateway_http_route.KIND,

@@ -144,7 +144,7 @@ async def seen(store: Store, count: int) -> list[int]:
     """The revisions that a watch from the start sees, until there are so many."""
     watch = store.watch(None, 0)
     found: list[int] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(found) < count:
             found += [change.revision for change in await watch.next_batch(5)]
     return found

@@ -5,6 +5,8 @@ import pytest
 from koguma.model.resource import Key
 from koguma.store.proxy_states import LEFT, InstanceRow, StateRow
 
+pytestmark = pytest.mark.slow
+
 
 def key(name: str) -> Key:
     return Key("Dataplane", "default", "zone", "", name)

@@ -22,6 +22,8 @@ from koguma.model.resource import Resource
 from koguma.store import Delete, DeleteMesh, Op, Put, Require, RequireNone, State, Transaction
 from koguma.store.contract import Change
 
+pytestmark = pytest.mark.slow
+
 
 def revisions(changes) -> list[int]:
     return [change.revision for change in changes]
@@ -401,6 +403,10 @@ async def test_the_history_of_some_kinds_is_short(store, clock) -> None:
     await _some_history(store)
     clock.advance(hours=2)
     await store.write(puts(make_resource("b", 99, kind="MeshRetry")))
+    assert await store.compact(["MeshRetry", "Secret"]) == 6
+    assert revisions(await store.history(key("b", kind="MeshRetry"))) == [10, 8]  # superseded just now
+    clock.advance(hours=2)
+    await store.write(puts(make_resource("c")))
     assert await store.compact(["MeshRetry", "Secret"]) == 8
     assert revisions(await store.history(key("b", kind="MeshRetry"))) == [10]
     assert revisions(await store.history(key("a"))) == [9, 7, 5, 3, 1]

@@ -7,14 +7,20 @@ from collections.abc import Iterator
 import pytest
 from store_cases import Clock, contents, make_resource, puts
 
+from koguma.application.live_engine import LiveEngine
+from koguma.core import world
+from koguma.core.incremental import Db
+from koguma.kinds import KINDS
+from koguma.model.control_plane_info import ControlPlaneInfo
 from koguma.model.errors import Conflict, Unavailable
+from koguma.model.kind import Kinds
 from koguma.store import Store
 from koguma.store import postgres_hosts as hosts
 from koguma.store.postgres import PostgresLog
 from tests import waiting
 from tests.postgres import Server
 
-SETTLED = 20.0
+SETTLED = 60.0
 
 
 @pytest.fixture
@@ -142,14 +148,23 @@ async def test_a_commit_that_no_standby_has_is_not_acknowledged(primary, standby
     assert names(store) == ["after", "alone", "first"]
 
 
+def stored_in(db: Db) -> list[str]:
+    """The names of the objects that an engine has."""
+    return sorted(key.name for key, _ in world.RESOURCES.items(db))
+
+
 @pytest.mark.slow
 async def test_a_standby_that_lacked_writes_is_read_from_the_start(primary, standby, opened, url):
     store = await opened()
     await store.write(puts(make_resource("kept")))
-    await until(lambda: standby.fetch("SELECT revision FROM counter", url_of(url, standby))[0][0] == 1)
+    on_standby = url_of(url, standby)
+    await until(lambda: standby.fetch("SELECT to_regclass('counter')", on_standby)[0][0])
+    await until(lambda: standby.fetch("SELECT revision FROM counter", on_standby)[0][0] == 1)
     standby.stop()
     for number in range(3):
         await store.write(puts(make_resource(f"lost-{number}")))
+    engine = LiveEngine(store, Kinds(KINDS), ControlPlaneInfo())
+    assert len(stored_in(await engine.database())) == 4
     primary.stop(at_once=True)
     standby.start()
     standby.promote()
@@ -158,6 +173,7 @@ async def test_a_standby_that_lacked_writes_is_read_from_the_start(primary, stan
         await other.write(puts(make_resource(f"new-{number}")))
     await until(lambda: contents(store) == contents(other))
     assert names(store) == ["kept", "new-0", "new-1", "new-2"]
+    assert stored_in(await engine.database()) == names(store)
     with pytest.raises(Conflict):
         await store.write(puts(make_resource("new-0"), expect=1))
     await store.write(puts(make_resource("last")))

@@ -16,6 +16,8 @@ from koguma.store.postgres import PostgresLog
 from koguma.store.postgres_hosts import connect
 from koguma.store.postgres_pooling import is_pooled
 
+pytestmark = pytest.mark.slow
+
 LISTENERS = (
     "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
 )
@@ -44,7 +46,7 @@ async def opened(url):
 
 
 async def until(condition) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - the condition is of other processes
             await asyncio.sleep(0.02)
 

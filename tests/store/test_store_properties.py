@@ -14,6 +14,8 @@ from koguma.store import Delete, DeleteMesh, DeleteZone, Op, Put, Require, State
 from koguma.store.contract import Change, Place
 from koguma.store.memory import MemoryLog
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("Mesh", "MeshTimeout", "Dataplane")
 json = st.recursive(
     st.none()

@@ -11,6 +11,8 @@ from koguma.store import Store, StoreUnusable, open_store
 from koguma.store.keys import KeyCommand, KeyFile
 from koguma.store.sealing import Sealing
 
+pytestmark = pytest.mark.slow
+
 PAYLOAD = "cGFzc3dvcmQgb2YgdGhlIGRhdGFiYXNl"
 KINDS = ("Secret", "GlobalSecret")
 

@@ -8,7 +8,7 @@ import grpc
 
 from koguma.sync import stream_service
 from koguma.sync.protocol import messages
-from koguma.sync.protocol.messages import Message, SyncGreeting
+from koguma.sync.protocol.messages import Message, SyncGreeting, UnknownMessage
 from koguma.sync.protocol.sums import packed
 
 
@@ -37,7 +37,13 @@ class LyingZone:
         """Send a message, or bytes that may be none."""
         self._queue.put(message if isinstance(message, bytes) else messages.encoded(message))
 
-    def greet(self, name: str | None = None, kinds: tuple[str, ...] = (), instance: str = "liar") -> None:
+    def greet(
+        self,
+        name: str | None = None,
+        kinds: tuple[str, ...] = (),
+        instance: str = "liar",
+        features: tuple[str, ...] = (),
+    ) -> None:
         """Say who it is: a zone that holds nothing."""
         self.say(
             SyncGreeting(
@@ -48,10 +54,11 @@ class LyingZone:
                 revision=0,
                 kinds=kinds,
                 sums=packed(()),
+                features=features,
             )
         )
 
-    def heard(self) -> Iterator[Message]:
+    def heard(self) -> Iterator[Message | UnknownMessage]:
         """What Global says, until the stream ends."""
         return map(messages.decoded, self._call)
 

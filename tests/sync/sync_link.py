@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from koguma.model.resource import Key
 from koguma.sync.protocol import messages, sums
-from koguma.sync.protocol.catalog import SyncCatalog
-from koguma.sync.protocol.messages import Ack, Entries, EntriesWanted, Message, Objects, Refusal
+from koguma.sync.protocol.catalog import SyncCatalog, SyncReach
+from koguma.sync.protocol.messages import Ack, Entries, EntriesWanted, HeldEntry, Message, Objects, Refusal
 from koguma.sync.protocol.publisher import Publisher
 from koguma.sync.protocol.subscriber import Subscriber
 
@@ -17,12 +17,15 @@ class PublishingSide:
     def __init__(self) -> None:
         self.catalog = SyncCatalog()
         self.contents: dict[Key, bytes] = {}
+        self.revision = 0
 
     def put(self, key: Key, content: bytes, only_to: str = "") -> None:
+        self.revision += 1
         self.contents[key] = content
         self.catalog.put(key, sums.content_hash(content), only_to)
 
     def remove(self, key: Key) -> None:
+        self.revision += 1
         self.contents.pop(key, None)
         self.catalog.remove(key)
 
@@ -45,17 +48,19 @@ class SyncLink:
         """A new connection: what was on the way of the last one is lost."""
         self.down: deque[bytes] = deque()
         self.up: deque[bytes] = deque()
-        self.publisher = Publisher(self.side.catalog, self._gets, self.side.contents.get)
+        self.publisher = Publisher(
+            self.side.catalog, self._gets, self.side.contents.get, lambda: self.side.revision
+        )
         held = {key: sums.content_hash(content) for key, content in self.stored.items()}
         self.subscriber = Subscriber(held, keeps_surplus=self.keeps_surplus)
-        greeting = self.subscriber.sums()
+        greeting = sums.packed(HeldEntry(*each) for each in held.items())
         self.n_bytes += len(greeting)
         wanted = self.publisher.compare(greeting)
         if wanted is not None:
             self._send(self.down, wanted)
 
-    def _gets(self, key: Key, only_to: str) -> bool:
-        return key.zone != self.zone and only_to in ("", self.zone)
+    def _gets(self, reach: SyncReach) -> bool:
+        return reach.zone != self.zone and reach.only_to in ("", self.zone)
 
     def _send(self, way: deque[bytes], message: Message) -> None:
         data = messages.encoded(message)

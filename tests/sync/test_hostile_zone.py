@@ -24,6 +24,8 @@ from tests.sync.lying_zone import LyingZone
 from tests.sync.test_zones import URL, Federation, _checks, _names, _token
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 KINDS = all_kinds()
 
 

@@ -161,8 +161,8 @@ def test_the_content_is_the_same_on_both_sides() -> None:
         meta=Meta(finalizers=("x",)),
     )
     assert mapping.content(stored) == content
-    assert mapping.came_from_zone(stored, KIND["MeshTimeout"], "east")
-    assert not mapping.came_from_zone(stored, KIND["MeshTimeout"], "west")
+    assert mapping.came_from_zone(stored, KIND["MeshTimeout"])
+    assert not mapping.came_from_zone(_resource(zone=""), KIND["MeshTimeout"])
 
 
 def test_what_came_from_global_is_known_by_its_labels() -> None:
@@ -194,3 +194,27 @@ def test_an_ingress_is_awaited_until_it_is_ready() -> None:
     assert up is not None
     assert _down(up) is not None
     assert _down(up, ("east",)) is None
+
+
+def _service(spec: dict[str, object], status: dict[str, object] | None) -> Resource:
+    return _resource("MeshService", zone="east", spec={"ports": [{"port": 80}], **spec}, status=status)
+
+
+def test_other_zones_learn_whether_a_service_can_be_called_and_who_its_proxies_are() -> None:
+    identities = [{"type": "ServiceTag", "value": "web"}]
+    known = {"state": "Available", "identities": identities, "vips": [{"ip": "241.0.0.1"}]}
+    up = _up(_service({}, known))
+    assert up is not None
+    assert up.spec == {"ports": [{"port": 80}], "state": "Available", "identities": identities}
+    down = _down(up)
+    assert down is not None
+    assert (down.spec, down.status) == (up.spec, None)
+    assert _up(up) == up  # Global asks the same of what it has got
+
+
+def test_identities_that_somebody_wrote_are_taken_instead() -> None:
+    written = [{"type": "SpiffeID", "value": "spiffe://default/other"}]
+    known = {"state": "Unavailable", "identities": [{"type": "ServiceTag", "value": "web"}]}
+    up = _up(_service({"identities": written, "state": "Available"}, known))
+    assert up is not None
+    assert (up.spec["identities"], up.spec["state"]) == (written, "Unavailable")

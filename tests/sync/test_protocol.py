@@ -6,11 +6,13 @@ import pytest
 
 from koguma.model.resource import Key
 from koguma.sync.protocol import catalog, messages, publisher, sums
-from koguma.sync.protocol.catalog import SyncCatalog
+from koguma.sync.protocol.catalog import SyncCatalog, SyncReach
 from koguma.sync.protocol.messages import Ack, BrokenProtocol, Entries, EntriesWanted, HeldEntry, Objects
 from koguma.sync.protocol.publisher import Publisher
 from koguma.sync.protocol.subscriber import Subscriber
 from tests.sync.sync_link import PublishingSide, SyncLink
+
+pytestmark = pytest.mark.slow
 
 
 def _key(number: int, zone: str = "") -> Key:
@@ -21,7 +23,7 @@ def _is_odd(content: bytes) -> bool:
     return content.startswith(b"odd")
 
 
-def _everybody(_key: Key, _only_to: str) -> bool:
+def _everybody(_reach: SyncReach) -> bool:
     return True
 
 
@@ -70,7 +72,7 @@ def test_ends_with_what_a_new_subscriber_would_get(seed: int) -> None:
         assert {key: link.stored[key] for key in link.stored if key not in refused} == expected
         # A version that was refused leaves the one before it in place, and both sides know of it.
         assert set(link.stored) - set(expected) <= refused
-        shown = {key for key in refused if link._gets(key, history.side.catalog.get(key).only_to)}
+        shown = {key for key in refused if link._gets(history.side.catalog.get(key).reach)}
         assert set(link.publisher.refused) >= shown
 
 
@@ -125,6 +127,22 @@ def test_removals_that_were_forgotten_are_found_by_comparing(monkeypatch: pytest
     assert link.publisher.is_too_late
     link.settle()
     assert link.stored == side.contents
+
+
+def test_whoever_is_behind_a_catalog_that_was_read_again_is_compared() -> None:
+    side = PublishingSide()
+    side.put(_key(1), b"x")
+    link = SyncLink(side, "east")
+    assert not link.publisher.is_all_sent
+    link.settle()
+    assert link.publisher.is_all_sent
+    side.remove(_key(1))
+    side.catalog.forget_removals()
+    assert not link.send()
+    assert link.publisher.is_too_late
+    link.keeps_surplus = True
+    link.settle()
+    assert link.subscriber.surplus == set(link.stored) == {_key(1)}
 
 
 def test_a_publisher_with_another_history_takes_nothing_away_until_somebody_agrees() -> None:
@@ -193,3 +211,31 @@ def test_the_order_of_changes_is_swept() -> None:
     assert [key for _, key in published.changes(0, 10)] == [
         _key(version % 3) for version in (4997, 4998, 4999)
     ]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_sums_that_are_kept_up_to_date_are_those_of_all_entries(seed: int) -> None:
+    random, published, expected = Random(seed), SyncCatalog(), {}
+    for _ in range(300):
+        key = _key(random.randrange(40), random.choice(("", "east", "west")))
+        if random.random() < 0.3:
+            published.remove(key)
+            expected.pop(key, None)
+        else:
+            expected[key] = random.randbytes(16), random.choice(("", "west"))
+            published.put(key, *expected[key])
+    for zone in ("east", "west", "north"):
+        entries = {
+            HeldEntry(key, hash_)
+            for key, (hash_, only_to) in expected.items()
+            if key.zone != zone and only_to in ("", zone)
+        }
+
+        def gets(reach: SyncReach, zone: str = zone) -> bool:
+            return reach.zone != zone and reach.only_to in ("", zone)
+
+        assert published.sums(gets) == sums.packed(entries)
+        assert set(published.entries(gets, range(messages.BUCKETS))) == entries
+    for key in expected:
+        published.remove(key)
+    assert published.sums(_everybody) == sums.packed(())

@@ -90,7 +90,7 @@ def test_a_zone_is_shown_online_then_offline_then_deleted(
     # When it comes back, all of it does.
     with federation.zone("east"):
         until(lambda: top("GET", "/meshtimeouts").json["total"] == 4, "its objects are back")
-        assert _is_online(top, "east")
+        until(lambda: _is_online(top, "east"), "the zone is online")
 
 
 def test_a_global_that_restarted_knows_when_a_zone_was_last_there(federation: Federation) -> None:  # noqa: F811

@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from koguma.model.resource import Resource
+from koguma.store import Put, Transaction
 from tests.build import timeout
 from tests.control_plane import LocalControlPlane
 from tests.waiting import until
+
+pytestmark = pytest.mark.slow
 
 URL = "/meshes/default/meshtimeouts"
 OF_ZONE = {"kuma.io/origin": "zone"}
@@ -25,10 +30,10 @@ def _token(plane: LocalControlPlane, zone: str, scope: tuple[str, ...] = ("cp",)
 class Federation:
     """A Global and what zones need to join it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **flags: Any) -> None:
         self.directory = directory
         self.stack = contextlib.ExitStack()
-        self.top = self.stack.enter_context(self.new_global())
+        self.top = self.stack.enter_context(self.new_global(**flags))
         self.sync_port = self.top.plane.ports["sync"]
 
     def new_global(self, **flags: Any) -> LocalControlPlane:
@@ -36,17 +41,17 @@ class Federation:
         usual = {"mode": "global", "sync_port": getattr(self, "sync_port", 0), "store": store}
         return LocalControlPlane(self.directory / "global", **{**usual, **flags})
 
-    def zone(self, name: str, token: str = "", **flags: Any) -> LocalControlPlane:
+    def zone(self, name: str, token: str = "", *, number: str = "", **flags: Any) -> LocalControlPlane:
+        """A control plane of a zone; with numbers there may be several, on a store that is given."""
         file = self.directory / f"{name}.token"
         file.write_text(token or _token(self.top, name))
         return LocalControlPlane(
-            self.directory / name,
+            self.directory / f"{name}{number}",
             zone_name=name,
             global_address=f"grpcs://127.0.0.1:{self.sync_port}",
             global_ca=str(self.directory / "global" / "ca.pem"),
             zone_token_file=str(file),
-            store=f"sqlite:///{self.directory / f'{name}.db'}",
-            **flags,
+            **{"store": f"sqlite:///{self.directory / f'{name}.db'}", **flags},
         )
 
 
@@ -187,6 +192,9 @@ def test_a_zone_without_a_good_token_is_not_let_in(federation: Federation) -> No
     ):
         with federation.zone("east", token) as east:
             until(lambda words=words: words in str(_checks(east, "global")), f"it says: {words}")
+            (check,) = _checks(east, "global")
+            assert "does not let this zone in" in check["message"]
+            assert "koguma token zone --zone east --scope cp" in check["hint"]
             assert east("GET", "/meshes/default").status == 404
 
 
@@ -232,3 +240,24 @@ def test_a_zone_that_is_switched_off_is_not_seen_by_others(federation: Federatio
         assert len(services(top)) == len(services(east)) == 1
         assert top("PUT", "/zones/east", {"type": "Zone", "name": "east", "enabled": True}).status == 200
         until(lambda: len(services(west)) == 1, "west sees it again")
+
+
+def test_a_zone_of_another_version_checks_what_it_gets_by_its_own_rules(federation: Federation) -> None:
+    top = federation.top
+    odd = Resource(
+        kind="MeshTimeout",
+        mesh="default",
+        name="odd",
+        core_name="odd",
+        labels={"kuma.io/origin": "global"},
+        spec={"to": [{"targetRef": {"kind": "Mesh"}, "default": {"idleTimeout": "soon"}}]},
+    )
+    top.run(top.plane.store.write(Transaction((Put(odd),), "an older version")))
+    with federation.zone("east") as east:
+        until(lambda: len(_names(east)) == 1, "of the same version it is taken as it is")
+        assert _checks(east, "sync") == []
+    msgspec.structs.force_setattr(top.plane._sync.server._context.about, "version", "0.0.1")
+    with federation.zone("west") as west:
+        until(lambda: _checks(west, "sync") != [], "of another version it is checked")
+        assert "idleTimeout" in str(_checks(west, "sync"))
+        assert _names(west) == {}

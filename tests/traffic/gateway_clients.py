@@ -13,7 +13,7 @@ import h2.events
 
 from tests import tls_certificates
 
-SECONDS = 15
+SECONDS = 60
 Headers = Sequence[tuple[str, str]]
 
 

@@ -18,17 +18,18 @@ REQUEST = f"GET /load HTTP/1.1\r\nhost: {HOST}\r\n\r\n".encode()
 LAST = f"GET /load HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n\r\n".encode()
 
 
-async def answer(reader: asyncio.StreamReader) -> str:
+async def answer(reader: asyncio.StreamReader) -> tuple[str, bool]:
+    """What came, and whether Envoy ends the connection after it."""
     head = await reader.readuntil(b"\r\n\r\n")
-    status = head.split(b" ", 2)[1].decode()
+    status, is_last = head.split(b" ", 2)[1].decode(), b"\r\nconnection: close\r\n" in head.lower()
     length = next(
         (line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")), b":0"
     )
     await reader.readexactly(int(length.partition(b":")[2]))
     if status != "200":
         details = [line.decode() for line in head.split(b"\r\n") if line.lower().startswith(b"x-")]
-        return f"{status} {details}"
-    return status
+        return f"{status} {details}", is_last
+    return status, is_last
 
 
 async def kept(port: int, counts: Counter[str]) -> None:
@@ -40,11 +41,14 @@ async def kept(port: int, counts: Counter[str]) -> None:
             while True:
                 writer.write(REQUEST)
                 try:
-                    counts[await answer(reader)] += 1
+                    found, is_last = await answer(reader)
                 except asyncio.IncompleteReadError as end:
                     if fresh or end.partial:
                         raise
                     break  # it was closed before this request was read: a client asks again
+                counts[found] += 1
+                if is_last:
+                    break
                 fresh = False
                 await asyncio.sleep(PAUSE_SECONDS)
         except OSError as error:
@@ -61,7 +65,7 @@ async def new(port: int, counts: Counter[str]) -> None:
         try:
             reader, writer = await asyncio.open_connection(ADDRESS, port)
             writer.write(LAST)
-            counts[await answer(reader)] += 1
+            counts[(await answer(reader))[0]] += 1
             writer.close()
         except (OSError, asyncio.IncompleteReadError) as error:
             counts[f"new {type(error).__name__}: {error}"] += 1

@@ -61,7 +61,7 @@ def serve_lines(server: dict[str, Any], tls: ssl.SSLContext | None) -> None:
 
     def answer(plain: socket.socket) -> None:
         with contextlib.suppress(OSError), plain:
-            plain.settimeout(20)
+            plain.settimeout(60)
             connection = tls.wrap_socket(plain, server_side=True) if tls else plain
             with connection, connection.makefile("rb") as lines:
                 while line := lines.readline():
@@ -102,7 +102,7 @@ def serve_http(server: dict[str, Any], tls: ssl.SSLContext | None) -> None:
             connection, address = self.socket.accept()
             if tls is None:
                 return connection, address or ("unix", 0)
-            connection.settimeout(10)
+            connection.settimeout(60)
             return tls.wrap_socket(connection, server_side=True), address or ("unix", 0)
 
         def handle_error(self, *_: Any) -> None:

@@ -35,7 +35,7 @@ class NameServer:
         self.port = self._do(self._server.start("127.0.0.1", 0))
 
     def _do(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def stop(self) -> None:
         self._do(self._server.stop())
@@ -49,7 +49,7 @@ def resolved(port: int, name: str) -> list[str]:
     question = b"".join(bytes([len(label)]) + label.encode() for label in name.split(".")) + b"\0"
     packet = struct.pack(">6H", 0x4B55, 0x0100, 1, 0, 0, 0) + question + struct.pack(">2H", 1, 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        asking.settimeout(5)
+        asking.settimeout(60)
         asking.sendto(packet, ("127.0.0.1", port))
         answer = asking.recv(4096)
     number, _, _, n_answers, _, _ = struct.unpack(">6H", answer[:12])
@@ -61,7 +61,7 @@ def resolved(port: int, name: str) -> list[str]:
 
 def get(address: str, port: int, path: str = "/") -> Response:
     """One request to an address."""
-    connection = http.client.HTTPConnection(address, port, timeout=5)
+    connection = http.client.HTTPConnection(address, port, timeout=60)
     try:
         connection.request("GET", path, headers={"host": "backend.svc.mesh.local"})
         response = connection.getresponse()

@@ -88,7 +88,7 @@ def test_a_permission_may_name_one_external_service(usual: EgressMesh):
 def handshake(port: int, sni: str, context: ssl.SSLContext) -> str:
     """What comes of TLS with the egress: the first bytes of an answer, or why there is none."""
     with contextlib.ExitStack() as stack:
-        plain = stack.enter_context(socket.create_connection(("127.0.0.1", port), 5))
+        plain = stack.enter_context(socket.create_connection(("127.0.0.1", port), 60))
         try:
             secure = stack.enter_context(context.wrap_socket(plain, server_hostname=sni))
             secure.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -113,7 +113,7 @@ def test_nobody_without_an_identity_of_the_mesh_gets_through(usual: EgressMesh, 
     foreign.load_cert_chain(tmp_path / "web.pem")
     assert "200" not in handshake(port, API_SNI, foreign)
     assert "200" not in handshake(port, "sni.extsvc.default.default.none.443", stranger())
-    with socket.create_connection(("127.0.0.1", port), 5) as plain:
+    with socket.create_connection(("127.0.0.1", port), 60) as plain:
         plain.sendall(b"GET / HTTP/1.1\r\nhost: api\r\n\r\n")
         with contextlib.suppress(ConnectionError):
             assert plain.recv(64) == b""

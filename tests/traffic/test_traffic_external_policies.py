@@ -275,4 +275,6 @@ def test_what_may_disrupt_traffic_is_said_everywhere(machines: Machines):
 
 def conditions(machines: Machines, path: str) -> dict[str, str]:
     status = machines.mesh.request("GET", path).json.get("status") or {}
-    return {each["type"]: each["message"] for each in status.get("conditions") or ()}
+    shown = {each["type"]: each.get("message", "") for each in status.get("conditions") or ()}
+    shown.pop("Programmed", None)  # in the Kubernetes form: that proxies have it
+    return shown

@@ -36,6 +36,10 @@ class RestartedMesh(LiveMesh):
         """Who answers for a service."""
         return {self.web.call(service).json["name"] for _ in range(10)}
 
+    def is_called(self, service: str) -> bool:
+        """Whether Envoy has sent a request to a service, also one that is gone by now."""
+        return any(self.web.stats(rf"^cluster\.kri_msvc_.*_{service}_http\.upstream_rq_total$").values())
+
     def dataplanes(self) -> set[str]:
         items = self.request("GET", f"/meshes/{self.name}/dataplanes").json["items"]
         return {item["name"] for item in items}
@@ -48,7 +52,7 @@ class RestartedMesh(LiveMesh):
         where = ("--cp-address", f"https://127.0.0.1:{self.dp}", "--dataplane-token-file", str(file))
         command = [KOGUMA, "dp", "run", *where, "--no-dns", *words]
         return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=15, check=False
+            command, env=self.environment, capture_output=True, text=True, timeout=60, check=False
         )
 
 
@@ -71,8 +75,16 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartedMesh]:
             sidecar.wait_for_output("is ready")
         for service in CALLED:
             until(lambda: mesh.names(service) == {f"{service}-1", f"{service}-2"}, f"{service} answers")  # noqa: B023 - asked at once
+            until(lambda: _is_settled(mesh, service), f"what is known of {service} is stored")  # noqa: B023 - asked at once
         mesh.wait_until_synced(mesh.revision())
         yield mesh
+
+
+def _is_settled(mesh: LiveMesh, service: str) -> bool:
+    """Whether the control plane has nothing more to write about the proxies of a service, which came."""
+    status = mesh.request("GET", f"/meshes/{mesh.name}/meshservices/{service}").json.get("status") or {}
+    counts = {"connected": 2, "healthy": 2, "total": 2}
+    return status.get("dataplaneProxies") == counts and status.get("tls") == {"status": "Ready"}
 
 
 def _service(name: str, of: str) -> dict[str, Any]:
@@ -97,25 +109,25 @@ def test_a_control_plane_may_be_killed_and_nothing_is_sent_twice(mesh: Restarted
     with steady_traffic(mesh.web.outbounds["backend"]) as counts:
         mesh.control_plane.kill()
         mesh.start_control_plane()
-        until(lambda: len(mesh.proxies()) == len(mesh.called) + 1, "all proxies come back", 45)
+        until(lambda: len(mesh.proxies()) == len(mesh.called) + 1, "all proxies come back")
         mesh.wait_until_synced(mesh.revision())
         time.sleep(0.3)
         assert [each.stats(TAKEN) for each in proxies] == before
         mesh.apply_and_wait(_timeout(7))
         assert '"timeout": "7s"' in mesh.web.admin("/config_dump?resource=dynamic_route_configs")
     assert counts.keys() == {"200"}, counts
-    assert counts["200"] > 300
+    assert counts["200"] > 100
 
 
 def test_a_killed_agent_takes_its_envoy_along_and_others_answer(mesh: RestartedMesh) -> None:
     agent = mesh.called["spare-2"]
     envoy = Path(f"/proc/{agent.envoy_pid()}/stat")
     agent.kill()
-    until(lambda: not envoy.exists() or ") Z " in envoy.read_text(), "Envoy ends too", 3)
+    assert "spare-2" in mesh.dataplanes(), "it may come back"
+    until(lambda: not envoy.exists() or ") Z " in envoy.read_text(), "Envoy ends too")
     statuses = [mesh.web.call("spare").status for _ in range(20)]
     assert statuses.count(200) >= 18, statuses  # calls are tried again, and maybe hit the dead one each time
-    assert "spare-2" in mesh.dataplanes(), "it may come back"
-    assert "spare-2" not in mesh.proxies()
+    until(lambda: "spare-2" not in mesh.proxies(), "it is not connected any more")
 
 
 def test_no_request_fails_because_of_changes(mesh: RestartedMesh) -> None:
@@ -127,17 +139,15 @@ def test_no_request_fails_because_of_changes(mesh: RestartedMesh) -> None:
             mesh.apply_and_wait(
                 _service(f"new-{n}", "backend"), _route("new", "/shop/list", **{f"new-{n}": 1})
             )
-            time.sleep(0.03)
+            until(lambda: mesh.is_called(f"new-{n}"), "it is called")  # noqa: B023 - asked at once
             mesh.delete("meshhttproutes", "new")
             mesh.delete_and_wait("meshservices", f"new-{n}")
+        until(lambda: mesh.is_called("extra"), "it is called")
         mesh.delete("meshhttproutes", "split")
         mesh.delete_and_wait("meshservices", "extra")
         time.sleep(0.3)
     assert counts.keys() == {"200"}, counts
-    assert counts["200"] > 200
-    asked = mesh.web.stats(r"^cluster\.kri_msvc_.*_(new-\d|extra)_http\.upstream_rq_total$")
-    assert len(asked) == 11
-    assert all(asked.values()), asked
+    assert counts["200"] > 100
     assert not any(mesh.web.stats(r"update_rejected$").values())
 
 
@@ -151,6 +161,7 @@ def test_a_crashed_envoy_is_started_again(mesh: RestartedMesh) -> None:
     backend.wait_for_output("is ready again")
     until(lambda: mesh.names("backend") == {"backend-1", "backend-2"}, "it answers again")
     assert mesh.proxies()["backend-2"]["connectedAt"] > before
+    mesh.wait_until_synced(mesh.revision())
     (line,) = [each for each in mesh.koguma("get", "proxies").stdout.splitlines() if "backend-2" in each]
     assert "synced" in line
 
@@ -166,7 +177,7 @@ def test_proxies_join_and_leave_without_a_failed_request(mesh: RestartedMesh) ->
     assert counts.keys() == {"200"}, counts
     assert counts["200"] > 40
     assert "could not deregister" not in leaving.output
-    assert mesh.names("backend") == {"backend-1", "backend-3"}
+    until(lambda: mesh.names("backend") == {"backend-1", "backend-3"}, "both answer, and no other")
     joining.stop()
 
 
@@ -238,8 +249,8 @@ def test_a_refused_listener_is_shown_and_leaves_the_rest_working(mesh: Restarted
         caller = mesh.sidecar("caller", serves=False, wait=False)
         caller.wait_for_output(f"is not ready: it cannot listen on 127.0.0.1:{taken}: Address already in use")
         proxy = until(lambda: _nacked(mesh), "the proxy refuses")
-        (rejection,) = proxy["rejections"]
-        assert rejection["objects"] == ["kri_msvc_default_default__backend_http"]
+        (rejection,) = proxy["quarantined"]
+        assert (rejection["name"], rejection["has"]) == ("kri_msvc_default_default__backend_http", "none")
         assert f"cannot bind '127.0.0.1:{taken}': Address already in use" in rejection["text"]
         shown = mesh.koguma("get", "proxies").stdout
         assert "NACK" in shown
@@ -272,6 +283,6 @@ def _caller(*ports: int) -> dict[str, Any]:
 
 
 def test_what_a_killed_agent_registered_is_gone_after_a_while(mesh: RestartedMesh) -> None:
-    until(lambda: "spare-2" not in mesh.dataplanes(), "it is deregistered", 15)
+    until(lambda: "spare-2" not in mesh.dataplanes(), "it is deregistered")
     mesh.wait_until_synced(mesh.revision())
     assert [mesh.web.call("spare").status for _ in range(20)] == [200] * 20

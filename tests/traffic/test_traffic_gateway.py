@@ -149,7 +149,10 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EdgeMesh]:
         mesh.gateway_proxy = proxies[-1]
         for proxy in proxies:
             proxy.wait_for_output("is ready")
-        until(lambda: ask(mesh, "shop.lan").status == 200, "the gateway answers")
+        for path in ("/", "/pay/x"):  # of two services, each generated on its own
+            until(lambda path=path: ask(mesh, "shop.lan", path).status == 200, f"the gateway answers {path}")
+        until(lambda: over_tcp(mesh) == b"hello", "the gateway passes connections on")
+        until(lambda: through_tls(mesh).status == 200, "the gateway passes TLS on")
         mesh.wait_until_synced()
         yield mesh
     tcp.stop()
@@ -196,7 +199,7 @@ def ROUTES(ports: dict[str, int]) -> list[dict[str, Any]]:  # noqa: N802 - they 
 
 def ask(mesh: EdgeMesh, host: str, path: str = "/", method: str = "GET", **headers: str) -> Response:
     """A request to the HTTP port."""
-    connection = http.client.HTTPConnection("127.0.0.1", mesh.ports["http"], timeout=15)
+    connection = http.client.HTTPConnection("127.0.0.1", mesh.ports["http"], timeout=60)
     with contextlib.closing(connection):
         return answer(connection, host, path, method, **headers)
 
@@ -222,15 +225,30 @@ def tls_to(mesh: EdgeMesh, port: str, server_name: str | None, *alpn: str) -> It
     context = trusting(mesh, *alpn)
     context.check_hostname = server_name is not None
     with (
-        socket.create_connection(("127.0.0.1", mesh.ports[port]), 15) as raw,
+        socket.create_connection(("127.0.0.1", mesh.ports[port]), 60) as raw,
         context.wrap_socket(raw, server_hostname=server_name) as connection,
     ):
         yield connection
 
 
+def over_tcp(mesh: EdgeMesh) -> bytes:
+    """What comes back for a word over the TCP port."""
+    with socket.create_connection(("127.0.0.1", mesh.ports["tcp"]), 60) as connection:
+        connection.sendall(b"hello")
+        return connection.recv(100)
+
+
+def through_tls(mesh: EdgeMesh) -> Response:
+    """A request over TLS that ends at the service and not at the gateway."""
+    with tls_to(mesh, "tls", "a.through.lan") as through:
+        plain = http.client.HTTPConnection("127.0.0.1", mesh.ports["tls"], timeout=60)
+        plain.sock = through
+        return answer(plain, "a.through.lan")
+
+
 def ask_tls(mesh: EdgeMesh, server_name: str, host: str) -> Response:
     with tls_to(mesh, "https", server_name) as connection:
-        plain = http.client.HTTPConnection("127.0.0.1", mesh.ports["https"], timeout=15)
+        plain = http.client.HTTPConnection("127.0.0.1", mesh.ports["https"], timeout=60)
         plain.sock = connection
         return answer(plain, host)
 
@@ -323,21 +341,16 @@ def test_http_2_with_and_without_tls(mesh: EdgeMesh) -> None:
 
 
 def test_connections_go_by_port_and_by_server_name(mesh: EdgeMesh) -> None:
-    with socket.create_connection(("127.0.0.1", mesh.ports["tcp"]), 15) as connection:
-        connection.sendall(b"hello")
-        assert connection.recv(100) == b"hello"
+    assert over_tcp(mesh) == b"hello"
     with tls_to(mesh, "tls", "ended.lan") as ended:
         ended.sendall(b"hello")
         assert ended.recv(100) == b"hello"
-    with tls_to(mesh, "tls", "a.through.lan") as through:
-        plain = http.client.HTTPConnection("127.0.0.1", mesh.ports["tls"], timeout=15)
-        plain.sock = through
-        assert answer(plain, "a.through.lan").json["name"] == "behind-tls"
+    assert through_tls(mesh).json["name"] == "behind-tls"
 
 
 def test_a_websocket_is_passed_on(mesh: EdgeMesh) -> None:
     lines = ("GET /socket HTTP/1.1", "host: shop.lan", "connection: Upgrade", "upgrade: websocket", "", "")
-    with socket.create_connection(("127.0.0.1", mesh.ports["http"]), 15) as connection:
+    with socket.create_connection(("127.0.0.1", mesh.ports["http"]), 60) as connection:
         connection.sendall("\r\n".join(lines).encode())
         assert read_until(connection, b"\r\n\r\n").startswith(b"HTTP/1.1 101 ")
         connection.sendall(b"hello")

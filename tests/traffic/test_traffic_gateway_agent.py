@@ -11,6 +11,8 @@ from tests.live_mesh import LiveMesh
 from tests.ports import free_port
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 GATEWAY = {
     "type": "MeshGateway",
     "name": "edge",
@@ -101,11 +103,12 @@ def test_limits_of_all_listeners_come_as_one_resource_and_change_without_a_resta
     flags = ("--dataplane-file", str(file), "--dataplane-var", "mesh=shop")
     gateway = mesh.gateway("edge-file", "edge", flags=flags, team="front")
     name = "kri_mgw_shop_default__edge_"
-    listeners = [listener(10080, 3), listener(10090), listener(10091, 7, protocol="TCP")]
+    first, second, third = (free_port() for _ in range(3))
+    listeners = [listener(first, 3), listener(second), listener(third, 7, protocol="TCP")]
     mesh.apply_and_wait({**GATEWAY, "conf": {"listeners": listeners}})
-    assert limits(gateway) == {f"{name}10080": "3", f"{name}10091": "7"}
-    mesh.apply_and_wait({**GATEWAY, "conf": {"listeners": [listener(10080, 5), listener(10091)]}})
-    assert limits(gateway) == {f"{name}10080": "5"}
+    assert limits(gateway) == {f"{name}{first}": "3", f"{name}{third}": "7"}
+    mesh.apply_and_wait({**GATEWAY, "conf": {"listeners": [listener(first, 5), listener(third)]}})
+    assert limits(gateway) == {f"{name}{first}": "5"}
     mesh.delete_and_wait("meshgateways", "edge")
     assert limits(gateway) == {}
     assert gateway.stop() == 0

@@ -42,9 +42,9 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveMesh]:
 def get(port: int, host: str, context: ssl.SSLContext | None = None) -> int:
     """The status of a request to a port of the gateway."""
     connection = (
-        http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=10)
+        http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=60)
         if context
-        else http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        else http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     )
     with contextlib.closing(connection):
         connection.request("GET", "/", headers={"Host": host})

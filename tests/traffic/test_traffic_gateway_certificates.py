@@ -90,7 +90,7 @@ def connected(
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         context.set_ciphers(ciphers)
     with (
-        socket.create_connection(("127.0.0.1", mesh.port), 15) as raw,
+        socket.create_connection(("127.0.0.1", mesh.port), 60) as raw,
         context.wrap_socket(raw, server_hostname=server_name) as connection,
     ):
         yield connection
@@ -188,7 +188,7 @@ class Clients:
 
 
 def asked(connection: ssl.SSLSocket) -> int:
-    plain = http.client.HTTPConnection("127.0.0.1", timeout=15)
+    plain = http.client.HTTPConnection("127.0.0.1", timeout=60)
     plain.sock = connection
     plain.request("GET", "/", headers={"Host": "shop.lan"})
     response = plain.getresponse()

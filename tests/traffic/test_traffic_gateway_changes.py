@@ -38,13 +38,13 @@ class EdgeConnection:
     """A connection to a gateway that is kept between requests, and opened again only where it was closed."""
 
     def __init__(self, port: int, *, tls: bool) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=15)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         self._context = ssl.create_default_context(cadata=tls_certificates.root_pem()) if tls else None
 
     def call(self) -> Response:
         connection, context = self._connection, self._context
         if connection.sock is None:
-            plain = socket.create_connection((connection.host, connection.port), 15)
+            plain = socket.create_connection((connection.host, connection.port), 60)
             connection.sock = context.wrap_socket(plain, server_hostname=HOST) if context else plain
         connection.request("GET", "/", headers={"Host": HOST})
         response = connection.getresponse()
@@ -179,7 +179,7 @@ def test_many_random_changes_of_a_gateway_fail_no_request(mesh: ChangingEdge) ->
 def test_a_new_certificate_is_served_to_new_connections(mesh: ChangingEdge) -> None:
     def fingerprint() -> bytes:
         context = ssl.create_default_context(cadata=tls_certificates.root_pem())
-        plain = socket.create_connection(("127.0.0.1", mesh.ports["https"]), 10)
+        plain = socket.create_connection(("127.0.0.1", mesh.ports["https"]), 60)
         with context.wrap_socket(plain, server_hostname=HOST) as connection:
             return connection.getpeercert(binary_form=True) or b""
 

@@ -101,6 +101,8 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostileEdge]:
         for proxy in (mesh.shop, mesh.closed, mesh.edge):
             proxy.wait_for_output("is ready")
         until(lambda: http1(mesh.ports["http"], "/", HOST).status == 200, "the service answers")
+        closed = "host: closed.lan"  # its service is generated on its own, maybe later than the other one
+        until(lambda: http1(mesh.ports["http"], "/", closed).status == 403, "the permission denies")
         mesh.wait_until_synced()
         yield mesh
 
@@ -306,5 +308,5 @@ def test_a_second_request_inside_the_first_is_a_request_of_its_own(mesh: Hostile
 
 
 def test_http_2_without_tls_needs_its_preface(mesh: HostileEdge) -> None:
-    with socket.create_connection(("127.0.0.1", mesh.ports["http"]), 10) as connection:
+    with socket.create_connection(("127.0.0.1", mesh.ports["http"]), 60) as connection:
         assert over_http2(connection, request("shop.lan", "/admin")).status == 418

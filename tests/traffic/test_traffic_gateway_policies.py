@@ -134,7 +134,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EdgeMesh]:
 
 
 def ask(mesh: EdgeMesh, path: str, listener: str = "web", **headers: str) -> Response:
-    connection = http.client.HTTPConnection("127.0.0.1", mesh.ports[listener], timeout=15)
+    connection = http.client.HTTPConnection("127.0.0.1", mesh.ports[listener], timeout=60)
     with contextlib.closing(connection):
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request("GET", path, headers={"Host": "shop.lan", **sent})

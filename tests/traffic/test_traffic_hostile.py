@@ -28,7 +28,7 @@ class Raw:
     """One connection that sends exactly the bytes that it is told."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), 20)
+        self._socket = socket.create_connection(("127.0.0.1", port), 60)
 
     def send(self, data: bytes) -> None:
         self._socket.sendall(data)

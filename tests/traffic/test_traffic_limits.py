@@ -164,7 +164,7 @@ def outliers(**more: Any) -> Mapping[str, Any]:
 def test_a_host_that_fails_again_and_again_is_left_out(mesh: LimitedMesh):
     with mesh.with_policies(outliers(detectors={"totalFailures": {"consecutive": 3}})):
         mesh.services[1].status = 500
-        until(lambda: mesh.served() == {"backend-1": 10}, "only the first host is asked", 10)
+        until(lambda: mesh.served() == {"backend-1": 10}, "only the first host is asked")
         assert mesh.web.stats(f"cluster.{CLUSTER}.outlier_detection.ejections_active") == {
             f"cluster.{CLUSTER}.outlier_detection.ejections_active": 1
         }
@@ -203,10 +203,10 @@ def test_a_host_that_is_not_well_gets_no_requests_until_it_is(mesh: LimitedMesh)
     mesh.services[1].health = 503
     with mesh.with_policies(to("MeshHealthCheck", **often, http=http)):
         mesh.services[1].health = 503
-        until(lambda: mesh.served() == {"backend-1": 10}, "only the first host is asked", 10)
+        until(lambda: mesh.served() == {"backend-1": 10}, "only the first host is asked")
         assert mesh.services[1].checks[-1]["x-check"] == "koguma"
         mesh.services[1].health = 200
-        until(lambda: len(mesh.served()) == 2, "both hosts are asked again", 10)
+        until(lambda: len(mesh.served()) == 2, "both hosts are asked again")
 
 
 @pytest.mark.parametrize(("answer", "gets"), [(b"pi", b"hello"), (b"pong", b"")])
@@ -221,7 +221,7 @@ def test_a_port_for_bytes_is_asked_with_bytes(mesh: LimitedMesh, answer: bytes, 
         healthyPanicThreshold=0,
     )
     with mesh.with_policies(check):
-        until(lambda: echoed_bytes(mesh.web.outbounds["db"]) == gets, f"{gets!r} comes back", 10)
+        until(lambda: echoed_bytes(mesh.web.outbounds["db"]) == gets, f"{gets!r} comes back")
         assert [echoed_bytes(mesh.web.outbounds["db"]) for _ in range(3)] == [gets] * 3
 
 
@@ -292,7 +292,7 @@ def connections(sidecar: Sidecar) -> int:
 def test_connections_beyond_a_rate_are_closed_and_open_ones_stay(mesh: LimitedMesh):
     port, before = mesh.web.outbounds["db"], modified(mesh.db)
     three = {"local": {"tcp": {"connectionRate": {"num": 3, "interval": "60s"}}}}
-    with socket.create_connection(("127.0.0.1", port), 5) as opened:
+    with socket.create_connection(("127.0.0.1", port), 60) as opened:
         opened.sendall(b"before")
         assert opened.recv(64) == b"before"
         with mesh.with_policies(rules("MeshRateLimit", ([], three), of=OF_DB)):
@@ -314,9 +314,9 @@ def seconds(sidecar: Sidecar) -> float:
 
 
 def test_a_fault_meets_only_the_callers_that_it_is_for(mesh: LimitedMesh):
-    with mesh.with_policies(rules("MeshFaultInjection", ([WEB], fault(delay={"value": "0.6s"})))):
-        assert 0.55 < seconds(mesh.web) < 3
-        assert seconds(mesh.guest) < 0.5
+    with mesh.with_policies(rules("MeshFaultInjection", ([WEB], fault(delay={"value": "2s"})))):
+        assert seconds(mesh.web) > 1.9
+        assert seconds(mesh.guest) < 1.9
 
 
 def test_an_answer_is_slow_where_its_bandwidth_is_small(mesh: LimitedMesh):

@@ -132,7 +132,7 @@ def test_an_added_listener_answers_by_itself(mesh: PatchedMesh):
     mesh.patched({"listener": {"operation": "Add", "value": value}}, **only_web)
 
     def greeting() -> bytes:
-        with socket.create_connection(("127.0.0.1", port), 5) as connection:
+        with socket.create_connection(("127.0.0.1", port), 60) as connection:
             return connection.recv(100)
 
     assert until(greeting, "it listens") == b"hello"

@@ -185,7 +185,7 @@ def test_a_connection_that_is_never_accepted_ends_with_the_connection_timeout(sh
     )
     began_at = time.monotonic()
     assert shared.get("deaf").status == 503
-    assert 0.25 < time.monotonic() - began_at < 3
+    assert 0.25 < time.monotonic() - began_at < 4.5  # five seconds by default
 
 
 ARRIVING = {
@@ -243,18 +243,16 @@ def split(
 
 
 def test_an_idle_tcp_connection_is_closed_and_a_busy_one_is_not(shared: SharedMesh):
-    shared.apply_only(policy("MeshTimeout", "limits", (DB, {"idleTimeout": "0.7s"})))
-    with socket.create_connection(("127.0.0.1", shared.outbounds["db"]), timeout=5) as connection:
+    shared.apply_only(policy("MeshTimeout", "limits", (DB, {"idleTimeout": "1.5s"})))
+    with socket.create_connection(("127.0.0.1", shared.outbounds["db"]), timeout=60) as connection:
         lines = connection.makefile("rw")
         assert lines.readline().startswith("db-")
-        for index in range(3):
-            time.sleep(0.3)
+        for index in range(5):  # together longer than an idle connection lives
+            time.sleep(0.4)
             lines.write(f"{index}\n")
             lines.flush()
             assert lines.readline() == f"{index}\n"
-        began_at = time.monotonic()
         assert lines.readline() == ""
-        assert 0.5 < time.monotonic() - began_at < 4
 
 
 def test_idle_connections_to_an_http_service_are_closed(shared: SharedMesh):
@@ -262,7 +260,7 @@ def test_idle_connections_to_an_http_service_are_closed(shared: SharedMesh):
     shared.apply_only(policy("MeshTimeout", "limits", (OTHER, {"idleTimeout": "0.2s"})))
     before = shared.counter(name)
     assert shared.get("other").status == 200
-    until(lambda: shared.counter(name) > before, "an idle connection is closed", seconds=5)
+    until(lambda: shared.counter(name) > before, "an idle connection is closed")
 
 
 def test_a_stream_without_a_byte_ends_with_the_idle_timeout_of_streams(shared: SharedMesh):
@@ -281,28 +279,28 @@ def test_an_idle_connection_is_closed_by_the_called_proxy_too(shared: SharedMesh
         {"type": "MeshTimeout", "name": "arriving", "spec": {**top, **inbound}},
         split("db", {"v1": 1}, name="databases", kind="MeshTCPRoute"),
     )
-    with socket.create_connection(("127.0.0.1", shared.outbounds["db"]), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", shared.outbounds["db"]), timeout=60) as connection:
         assert connection.makefile().read() == "db-v1\n"
 
 
 def test_a_stream_that_takes_too_long_is_ended(shared: SharedMesh):
-    shared.apply_only(policy("MeshTimeout", "limits", (BACKEND, {"http": {"maxStreamDuration": "0.3s"}})))
-    assert at_once(shared, "backend", "/sleep/0.8", "") == {"": 504}
+    shared.apply_only(policy("MeshTimeout", "limits", (BACKEND, {"http": {"maxStreamDuration": "1s"}})))
+    assert at_once(shared, "backend", "/sleep/3", "") == {"": 504}
     assert shared.get("backend").status == 200
 
 
 def test_a_client_that_does_not_finish_its_headers_is_told_so(shared: SharedMesh):
     shared.apply_only(policy("MeshTimeout", "limits", (BACKEND, {"http": {"requestHeadersTimeout": "0.3s"}})))
-    with socket.create_connection(("127.0.0.1", shared.outbounds["backend"]), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", shared.outbounds["backend"]), timeout=60) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n")
         assert connection.recv(4096).startswith(b"HTTP/1.1 408 ")
 
 
 def test_a_connection_that_has_lived_long_enough_is_closed_after_an_answer(shared: SharedMesh):
-    shared.apply_only(policy("MeshTimeout", "limits", (BACKEND, {"http": {"maxConnectionDuration": "0.3s"}})))
+    shared.apply_only(policy("MeshTimeout", "limits", (BACKEND, {"http": {"maxConnectionDuration": "1s"}})))
     with contextlib.closing(PersistentConnection(shared.outbounds["backend"])) as kept:
         assert kept.call().headers.get("connection") is None
-        time.sleep(0.5)
+        time.sleep(1.2)
         answer = kept.call()
     assert (answer.status, answer.headers.get("connection")) == (200, "close")
 
@@ -470,5 +468,5 @@ def test_a_tcp_route_has_its_own_idle_timeout(shared: SharedMesh):
         split("db", {"v1": 1}, name="databases", kind="MeshTCPRoute"),
         policy("MeshTimeout", "limits", (on_route("databases", "MeshTCPRoute"), {"idleTimeout": "0.3s"})),
     )
-    with socket.create_connection(("127.0.0.1", shared.outbounds["db"]), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", shared.outbounds["db"]), timeout=60) as connection:
         assert connection.makefile().read() == "db-v1\n"

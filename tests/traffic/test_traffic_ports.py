@@ -49,7 +49,7 @@ def dataplane_on(name: str, port: int, target: int) -> dict[str, Any]:
 
 def test_a_second_proxy_on_the_port_does_not_start(mesh: LiveMesh, api: Sidecar, client: Sidecar):
     other = mesh.sidecar("other-1", "other", flags=("--port", str(api.inbound)), wait=False)
-    assert other._popen.wait(15) == 1
+    assert other._popen.wait(60) == 1
     assert f"cannot listen on 127.0.0.1:{api.inbound}: envoy (process {api.envoy_pid()})" in other.output
     assert "choose another port with --port" in other.output
     assert answered(client) == {"api-1": N_CALLS}
@@ -138,7 +138,7 @@ def test_two_proxies_on_one_machine_both_answer_dns_and_lead_to_services(mesh: L
 
 def answer(address: str, port: int) -> str:
     """Who answers a call to an address."""
-    with contextlib.closing(http.client.HTTPConnection(address, port, timeout=10)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(address, port, timeout=60)) as connection:
         connection.request("GET", "/")
         return connection.getresponse().headers["x-from"]
 

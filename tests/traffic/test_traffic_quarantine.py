@@ -59,7 +59,7 @@ def test_a_patch_that_envoy_refuses_is_named_and_held_back_where_it_is_refused(m
     assert held["type"] == "cluster"
     assert "cluster provided LB specified" in held["text"]
     until(lambda: mesh.proxies()["web-1"]["quarantined"][0]["policies"] == [PATCH])
-    assert mesh.proxies()["other-1"]["state"] == "synced"
+    until(lambda: mesh.proxies()["other-1"]["state"] == "synced")
     until(lambda: condition(mesh).get("reason") == "Refused")
     assert 'Dataplane "web-1"' in condition(mesh)["message"]
     shown = mesh.koguma("get", "proxies", check=False).stdout
@@ -84,7 +84,7 @@ def test_its_last_good_configuration_outlives_restarts_of_both_sides(mesh):
     until(
         lambda: mesh.web.call("backend").headers.get("x") == "one", "the new Envoy has what the old one had"
     )
-    (held,) = mesh.proxies()["web-1"]["quarantined"]
+    (held,) = until(lambda: mesh.proxies()["web-1"]["quarantined"])
     assert held["has"] == "the version before"
 
 
@@ -117,6 +117,6 @@ def test_a_listener_whose_port_another_program_had_comes_when_the_port_is_free(m
         assert "stop what uses the address" in checked
         assert " is ready" not in late.output
     until(lambda: mesh.proxies()["late"]["state"] == "synced")
-    assert call(port).status == 200
+    until(lambda: call(port).status == 200)
     late.wait_for_output(f"is ready: serves 127.0.0.1:{port}")
     until(lambda: "late" not in mesh.koguma("check", check=False).stdout)

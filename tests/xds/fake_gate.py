@@ -86,7 +86,7 @@ class FakeConnection:
         return await self._wait(lambda status: [(r.type, r.names) for r in status.rejections] == refused)
 
     async def _wait(self, is_so: Callable[[ProxyStatus], bool]) -> ProxyStatus:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not self.statuses or not is_so(self.statuses[-1]):
                 self._reported.clear()
                 await self._reported.wait()
@@ -119,7 +119,7 @@ class FakeGate:
 
     async def connection(self, number: int = 0) -> FakeConnection:
         """Wait for the connection of that number."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(self.connections) <= number:
                 self._connected.clear()
                 await self._connected.wait()
@@ -158,7 +158,7 @@ class Client:
 
     async def receive(self) -> Any:
         """The next response."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             data = await self._call.read()
         assert data is not grpc.aio.EOF, await self.end()
         return schema().message_class("envoy.service.discovery.v3.DeltaDiscoveryResponse").FromString(data)
@@ -182,7 +182,7 @@ class Client:
 
     async def end(self) -> tuple[str, str]:
         """The status with which the stream ended."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return (await self._call.code()).name, await self._call.details()
 
     def cancel(self) -> None:

@@ -110,7 +110,7 @@ class RunningEnvoy:
             return await answer.text()
 
     async def until_live(self) -> None:
-        for _ in range(500):
+        for _ in range(3000):
             with suppress(aiohttp.ClientError):  # it does not listen yet
                 if "LIVE" in await self.ask("/ready"):
                     return
@@ -133,7 +133,7 @@ async def call(port: int, until: str) -> str:
     """Call until the answer is as expected, for a while; the last answer."""
     answer = ""
     async with aiohttp.ClientSession() as session:
-        for _ in range(250):
+        for _ in range(3000):
             try:
                 async with session.get(f"http://127.0.0.1:{port}/") as response:
                     answer = await response.text()
@@ -146,10 +146,12 @@ async def call(port: int, until: str) -> str:
 
 
 @asynccontextmanager
-async def envoy(folder: Path, ads_port: int, api_type: str) -> AsyncIterator[RunningEnvoy]:
+async def envoy(
+    folder: Path, ads_port: int, api_type: str, name: str = "web-1"
+) -> AsyncIterator[RunningEnvoy]:
     """An Envoy that gets all it has from us; `api_type` is DELTA_GRPC or GRPC."""
     config = folder / "envoy.json"
-    config.write_text(json.dumps(_bootstrap(folder, ads_port, api_type)))
+    config.write_text(json.dumps(_bootstrap(folder, ads_port, api_type, name)))
     arguments = ("-c", str(config), "--disable-hot-restart", "--concurrency", "1", "--log-level", "warning")
     with (folder / "envoy.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(str(find_envoy()), *arguments, stdout=log, stderr=log)
@@ -160,7 +162,7 @@ async def envoy(folder: Path, ads_port: int, api_type: str) -> AsyncIterator[Run
             await process.wait()
 
 
-def _bootstrap(folder: Path, ads_port: int, api_type: str) -> dict[str, Any]:
+def _bootstrap(folder: Path, ads_port: int, api_type: str, name: str) -> dict[str, Any]:
     ads = {
         "api_type": api_type,
         "transport_api_version": "V3",
@@ -173,7 +175,7 @@ def _bootstrap(folder: Path, ads_port: int, api_type: str) -> dict[str, Any]:
         ],
     }
     return {
-        "node": {"id": "default.web-1", "cluster": "web"},
+        "node": {"id": f"default.{name}", "cluster": "web"},
         "admin": {"address": {"pipe": {"path": str(folder / "admin.sock")}}},
         "dynamic_resources": {"ads_config": ads, "cds_config": ADS, "lds_config": ADS},
         "static_resources": {"clusters": [_ads_cluster(ads_port)]},

@@ -41,7 +41,7 @@ class FakeHdsConnection:
         await self.reports.put(healthy)
 
     async def next_report(self) -> Mapping[str, bool]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.reports.get()
 
 
@@ -95,14 +95,14 @@ class Reporter:
         await self.send(endpoint_health_response={"cluster_endpoints_health": clusters})
 
     async def receive(self) -> Any:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             data = await self._call.read()
         assert data is not grpc.aio.EOF, await self.end()
         made = schema().message_class("envoy.service.health.v3.HealthCheckSpecifier").FromString(data)
         return json_format.MessageToDict(made, preserving_proto_field_name=True)
 
     async def end(self) -> tuple[str, str]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return (await self._call.code()).name, await self._call.details()
 
 

@@ -124,3 +124,19 @@ def test_an_answer_with_more_fields_is_parsed():
     assert DeltaRequestDecoder(schema()).decode(sent.SerializeToString()).request == DeltaRequest(
         "routes", nonce="3", error="boom"
     )
+
+
+@pytest.mark.parametrize("names", [(), ("*",), ("größe", "b" * 300)])
+@pytest.mark.parametrize("versions", [{}, {"größe": "1"}])
+@pytest.mark.parametrize("node_id", ["", "default.web-1"])
+def test_a_subscription_is_read_as_protobuf_reads_it(names, versions, node_id):
+    sent = message("DeltaDiscoveryRequest")(
+        type_url=TYPE_URLS["endpoints"], resource_names_subscribe=names, initial_resource_versions=versions
+    )
+    if node_id:
+        sent.node.id = node_id
+    read = DeltaRequestDecoder(schema()).decode(sent.SerializeToString())
+    assert read.request is not None
+    assert (read.request.type, read.request.subscribe) == ("endpoints", names)
+    assert dict(read.request.initial_versions) == versions
+    assert (read.node.id if read.node else "") == node_id

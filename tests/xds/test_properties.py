@@ -20,6 +20,8 @@ from koguma.xds.protocol.delta import DeltaResponse
 from koguma.xds.protocol.session import DeltaSession
 from tests.xds.simulated_envoy import Envoy
 
+pytestmark = pytest.mark.slow
+
 DRAIN_SECONDS = 30.0
 CLUSTERS, LISTENERS, ROUTES = "abc", "lm", "rs"
 HOSTS = ("r/x", "r/y", "s/x")

@@ -1,7 +1,6 @@
 """A real Envoy, over the real server with TLS, in both forms of xDS."""
 
 import asyncio
-from time import monotonic
 
 import pytest
 
@@ -25,6 +24,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.parametrize("api_type", ["DELTA_GRPC", "GRPC"]),
 ]
+TIMEOUTS = "/stats?filter=init_fetch_timeout$"
 TAKEN = ("cluster_manager.cds.update_success", "listener_manager.lds.update_success")
 
 
@@ -71,7 +71,6 @@ async def test_a_bad_cluster_is_refused_and_the_rest_applies(tmp_path, api_type)
             await connection.until("synced", acked=1)
 
             more = [*good[1:], cluster("a", connect_timeout="2s"), cluster("b"), endpoints("b", one)]
-            began = monotonic()
             connection.offer(2, whole([*more, bad_cluster("bad")]))
             status = await connection.until("nack")
             assert [(each.type, each.names) for each in status.rejections] == [("cluster", ("bad",))]
@@ -82,7 +81,9 @@ async def test_a_bad_cluster_is_refused_and_the_rest_applies(tmp_path, api_type)
             assert await proxy.clusters() == {"a", "b"}
             assert await call(port, until="one") == "one"
             # A changed cluster whose endpoints were not sent again would have kept all waiting for 15 s.
-            assert monotonic() - began < 5
+            waited = dict(line.split(": ") for line in (await proxy.ask(TIMEOUTS)).splitlines())
+            assert waited
+            assert set(waited.values()) == {"0"}
 
 
 async def test_those_who_came_with_an_unnamed_culprit_apply(tmp_path, api_type):
@@ -130,7 +131,7 @@ async def test_a_listener_takes_the_address_of_another_and_an_old_cluster_goes_l
             status = await connection.until("synced", acked=2)
             assert await proxy.clusters() == {"a", "b"}
             assert await call(port, until="two") == "two"
-            for _ in range(250):
+            for _ in range(3000):
                 if "a" not in status.acked_versions["cluster"]:
                     break
                 await asyncio.sleep(0.02)

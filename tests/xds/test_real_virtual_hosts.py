@@ -36,7 +36,7 @@ async def answers(port: int, hosts: Iterable[str], expected: str) -> None:
     """Call with these Host headers until the answers are as expected, one letter for each."""
     found = ""
     async with aiohttp.ClientSession() as session:
-        for _ in range(250):
+        for _ in range(3000):
             found = "".join([await answer(session, port, each) for each in hosts])
             if found == expected:
                 return

@@ -47,7 +47,7 @@ class Streams:
     async def ended(self, name: str) -> None:
         """Let one stream write to the end."""
         self.let_go(name)
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(60):
             while not self.streams[name].n_ended:  # noqa: ASYNC110 - as below
                 await asyncio.sleep(0)
 
@@ -55,12 +55,12 @@ class Streams:
         """Let all streams write to the end."""
         for name in self.streams:
             self.let_go(name)
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(60):
             while self.at_once or len(self.began) < len(self.streams):  # noqa: ASYNC110 - as below
                 await asyncio.sleep(0)
 
     async def until(self, *names: str) -> None:
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(60):
             while self.began != list(names):  # noqa: ASYNC110 - one step of the loop at a time
                 await asyncio.sleep(0)
 

@@ -24,6 +24,7 @@ from koguma.application.webhooks import WebhookDenied, WebhookFailed
 from koguma.application.write_access import WriteAccess
 from koguma.core import identity
 from koguma.core.admission import Admitted, FieldValidation
+from koguma.core.plan.model import PlannedObject
 from koguma.model import forms, names
 from koguma.model.errors import BadRequest, Invalid, KogumaError, NotAllowed
 from koguma.model.forms import Draft
@@ -43,11 +44,12 @@ _ACTIONS: Final = {
 
 
 class ApplyRequest(msgspec.Struct, frozen=True):
-    """The body of a request to `/_apply`."""
+    """The body of a request to `/_apply`, or to `/_plan`, which alone has `delete`."""
 
     documents: Sequence[Json]
     set: str = ""
     prune: bool = False
+    delete: tuple[PlannedObject, ...] = ()
 
 
 class Apply:
@@ -61,14 +63,15 @@ class Apply:
         """Write all objects of the request, or none."""
         self._context.access.check_any(call.user, WRITE_VERBS)
         unknown_fields = plain.field_validation(call)
-        request = _apply_request(await call.documents())
+        request = self.request(await call.documents())
         drafts = self._drafts(request)
+        access = WriteAccess(call.user)
         admitted: Sequence[Admitted] = ()
         pruned: Sequence[Resource] = ()
 
         async def attempt() -> web.StreamResponse:
             nonlocal admitted, pruned
-            admitted, operations, pruned = await self._plan(call, drafts, request, unknown_fields)
+            admitted, operations, pruned = await self._prepared(call, drafts, request, unknown_fields, access)
             before_deletion = await advice.before_deletion(self._context, pruned)
             changes = await self._objects.commit(call, operations)
             is_dry = plain.dry_run(call)
@@ -85,6 +88,17 @@ class Apply:
             )
 
         return await compare_and_swap.retried(attempt, "one of the objects", may_retry)
+
+    @staticmethod
+    def request(documents: Sequence[Json], *, may_delete: bool = False) -> ApplyRequest:
+        """The request in a body; `may_delete` where it may name objects to be deleted."""
+        return _apply_request(documents, may_delete=may_delete)
+
+    async def prepared(
+        self, call: Call, request: ApplyRequest, unknown_fields: FieldValidation, access: WriteAccess
+    ) -> tuple[list[Admitted], list[Operation], list[Resource]]:
+        """What a request would write, and prune, after all checks."""
+        return await self._prepared(call, self._drafts(request), request, unknown_fields, access)
 
     def _have_changed(self, drafts: Sequence[Draft], admitted: Sequence[Admitted]) -> bool:
         """Whether one of the objects was written since the plan: then another try may succeed."""
@@ -117,8 +131,13 @@ class Apply:
             raise Invalid(violations)
         return drafts
 
-    async def _plan(
-        self, call: Call, drafts: Sequence[Draft], request: ApplyRequest, unknown_fields: FieldValidation
+    async def _prepared(
+        self,
+        call: Call,
+        drafts: Sequence[Draft],
+        request: ApplyRequest,
+        unknown_fields: FieldValidation,
+        access: WriteAccess,
     ) -> tuple[list[Admitted], list[Operation], list[Resource]]:
         admitted_objects: list[Admitted] = []
         puts: list[tuple[int, Operation]] = []
@@ -129,8 +148,8 @@ class Apply:
         for index, document in enumerate(drafts):
             mesh_field = f"objects[{index}].mesh"
             try:
-                draft, texts = await self._mutated(call, document)
-                admitted, operations = self._put(call, draft, unknown_fields, mesh_field, secrets)
+                draft, texts = await self._mutated(call, document, access)
+                admitted, operations = self._put(access, draft, unknown_fields, mesh_field, secrets)
                 admitted = msgspec.structs.replace(admitted, warnings=(*admitted.warnings, *texts))
             except (Invalid, BadRequest, NotAllowed) as error:
                 violations += _at(index, error)
@@ -159,7 +178,7 @@ class Apply:
         written += await transactions.mesh_side_effects(
             self._context, [admitted.resource for admitted in admitted_objects]
         )
-        pruned = self._pruned(call, request, index_by_key) if request.prune else []
+        pruned = self._pruned(access, request, index_by_key) if request.prune else []
         for resource in pruned:
             deletion = self._objects.admission_request(call, resource, resource, DELETE)
             await self._objects.webhooks.delete(deletion)
@@ -167,11 +186,11 @@ class Apply:
         written.append(quota.requirement(self._context))
         return admitted_objects, written, pruned
 
-    async def _mutated(self, call: Call, draft: Draft) -> tuple[Draft, tuple[str, ...]]:
+    async def _mutated(self, call: Call, draft: Draft, access: WriteAccess) -> tuple[Draft, tuple[str, ...]]:
         if draft.kind.read_only_at(self._context.control_plane):
             return draft, ()
         before = transactions.replaced_object(self._context, draft)
-        return await self._objects.mutated(call, WriteAccess(call.user), draft, before)
+        return await self._objects.mutated(call, access, draft, before)
 
     async def _validated(self, call: Call, index: int, admitted: Admitted) -> Admitted:
         """The same object, once the validating webhooks were asked about it, with their warnings."""
@@ -185,7 +204,7 @@ class Apply:
 
     def _put(
         self,
-        call: Call,
+        access: WriteAccess,
         draft: Draft,
         unknown_fields: FieldValidation,
         mesh_field: str,
@@ -195,7 +214,6 @@ class Apply:
         if draft.kind.read_only_at(context.control_plane):
             raise NotAllowed(reasons.read_only(draft.kind, context))
         before = transactions.replaced_object(context, draft)
-        access = WriteAccess(call.user)
         return transactions.put(context, access, draft, before, unknown_fields, mesh_field, secrets)
 
     def _secret_names(self, drafts: Sequence[Draft]) -> Iterator[MeshSecretName]:
@@ -204,7 +222,7 @@ class Apply:
                 identified = identity.of(draft, self._context.control_plane)
                 yield MeshSecretName(identified.key.mesh, identified.core_name)
 
-    def _pruned(self, call: Call, request: ApplyRequest, kept: dict[Key, int]) -> list[Resource]:
+    def _pruned(self, access: WriteAccess, request: ApplyRequest, kept: dict[Key, int]) -> list[Resource]:
         resources = [
             resource
             for kind in self._context.kinds
@@ -213,7 +231,7 @@ class Apply:
         ]
         for resource in resources:
             kind = self._context.kinds[resource.kind]
-            self._context.check(call.user, "delete", kind, resource.mesh, resource.core_name)
+            self._context.check(access.user, access.verb or "delete", kind, resource.mesh, resource.core_name)
         return sorted(resources, key=lambda resource: (resource.kind == "Mesh", resource.key))
 
     def _results(
@@ -259,17 +277,21 @@ def _named(index: int, error: WebhookDenied | WebhookFailed) -> KogumaError:
     return error
 
 
-def _apply_request(documents: Sequence[Json]) -> ApplyRequest:
+def _apply_request(documents: Sequence[Json], *, may_delete: bool) -> ApplyRequest:
     if len(documents) == 1 and isinstance(documents[0], list):
         return _limited(ApplyRequest(documents[0]))
-    if len(documents) == 1 and isinstance(documents[0], dict) and "objects" in documents[0]:
-        return _limited(_envelope(documents[0]))
+    if len(documents) == 1 and isinstance(documents[0], dict) and _is_envelope(documents[0]):
+        return _limited(_envelope(documents[0], may_delete=may_delete))
     return _limited(ApplyRequest(documents))
 
 
-def _envelope(body: Json) -> ApplyRequest:
-    objects, name, prune = body["objects"], body.get("set", ""), body.get("prune", False)
-    unknown = sorted(set(body) - {"objects", "set", "prune"})
+def _is_envelope(body: Json) -> bool:
+    return "objects" in body or ("delete" in body and "type" not in body)
+
+
+def _envelope(body: Json, *, may_delete: bool) -> ApplyRequest:
+    objects, name, prune = body.get("objects", []), body.get("set", ""), body.get("prune", False)
+    unknown = sorted(set(body) - {"objects", "set", "prune", *(("delete",) if may_delete else ())})
     if unknown:
         raise Invalid([Violation(unknown[0], f'unknown field "{unknown[0]}"', "unknown")])
     if not isinstance(objects, list) or not isinstance(prune, bool) or not isinstance(name, str):
@@ -280,12 +302,19 @@ def _envelope(body: Json) -> ApplyRequest:
         raise Invalid(
             [Violation("prune", 'needs "set": the name of the set whose leftovers are removed', "set")]
         )
-    return ApplyRequest(objects, name, prune)
+    return ApplyRequest(objects, name, prune, _deleted_names(body.get("delete", [])))
+
+
+def _deleted_names(listed: Json) -> tuple[PlannedObject, ...]:
+    try:
+        return msgspec.convert(listed, tuple[PlannedObject, ...])
+    except msgspec.ValidationError as error:
+        text = f'is a list of objects with "type", "name" and "mesh": {error}'
+        raise Invalid([Violation("delete", text, "type")]) from None
 
 
 def _limited(request: ApplyRequest) -> ApplyRequest:
-    if len(request.documents) > OBJECTS_MAX:
-        raise BadRequest(
-            f"at most {OBJECTS_MAX} objects in one request, this one has {len(request.documents)}"
-        )
+    n_objects = len(request.documents) + len(request.delete)
+    if n_objects > OBJECTS_MAX:
+        raise BadRequest(f"at most {OBJECTS_MAX} objects in one request, this one has {n_objects}")
     return request

@@ -170,6 +170,7 @@ def impersonated(user: User, headers: MultiMapping[str], access: Authorizer) -> 
 
 
 def _impersonation(headers: MultiMapping[str]) -> _Impersonation | None:
+    _check_text(headers)
     name, groups = headers.get("Impersonate-User", ""), tuple(headers.getall("Impersonate-Group", ()))
     uid, extra = headers.get("Impersonate-Uid", ""), _extra(headers)
     if name:
@@ -179,6 +180,21 @@ def _impersonation(headers: MultiMapping[str]) -> _Impersonation | None:
             "groups, a uid or extras are to be impersonated without a user; send Impersonate-User"
         )
     return None
+
+
+def _check_text(headers: MultiMapping[str]) -> None:
+    """Raise BadRequest where a header is no UTF-8: such a text can be neither answered nor logged."""
+    for name, value in headers.items():
+        if name[:12].lower() == _IMPERSONATE and not _is_utf8(name + value):
+            raise BadRequest(f"the header {name.encode(errors='replace').decode()} must be UTF-8")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # bytes that were none stand as surrogates
+        return False
+    return True
 
 
 def _extra(headers: MultiMapping[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:

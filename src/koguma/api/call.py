@@ -43,7 +43,16 @@ _WARNING_LENGTH_MAX: Final = 500
 class Call:
     """A request and its user; the body is read only when a handler asks for it."""
 
-    __slots__ = ("__dict__", "id", "identify", "impersonator", "is_compressible", "request", "user")
+    __slots__ = (
+        "__dict__",
+        "id",
+        "identify",
+        "impersonator",
+        "is_compressible",
+        "is_trial",
+        "request",
+        "user",
+    )
 
     def __init__(self, request: web.BaseRequest, user: User, request_id: str) -> None:
         self.request = request
@@ -51,6 +60,7 @@ class Call:
         self.impersonator: User | None = None  # who impersonates that user, if anybody
         self.identify: Callable[[], User] = lambda: user  # authenticates again, by current keys; may raise
         self.id = request_id
+        self.is_trial = False  # whether nothing is to be written, whatever the query says; a handler says so
         self.is_compressible = False  # whether the answer may be compressed; a handler says so
 
     @cached_property
@@ -69,8 +79,9 @@ class Call:
 
     @property
     def media_type(self) -> str:
-        """The body's content type without parameters, in lower case."""
-        return (self.header("Content-Type") or "").partition(";")[0].strip().lower()
+        """The body's content type without parameters, in lower case; errors name it, so it is always text."""
+        text = (self.header("Content-Type") or "").encode(errors="replace").decode()
+        return text.partition(";")[0].strip().lower()
 
     def flag(self, name: str, words: tuple[str, ...] = ("true", "1")) -> bool:
         """Whether a query parameter is on: one of `words` says yes; false, 0 or nothing says no."""

@@ -21,6 +21,7 @@ from aiohttp import web
 from koguma.access.authorizer import Authorizer
 from koguma.access.user import ANONYMOUS
 from koguma.api import compression, parameters, problems
+from koguma.api.audit import DISCONNECTED, Audit
 from koguma.api.authn import UNIX_SOCKET, Authenticator, impersonated
 from koguma.api.call import JSON, Call
 from koguma.api.metrics import Metrics
@@ -68,8 +69,10 @@ class Dispatch:
         metrics: Metrics,
         tracer: Tracer | None = None,
         served: Callable[[], object] = lambda: None,
+        audit: Audit | None = None,
     ) -> None:
         """`served` gives another object when paths may lead elsewhere than before."""
+        self._audit = audit
         self._routes = routes
         self._authenticator = authenticator
         self._access = access
@@ -107,6 +110,7 @@ class Dispatch:
         request = call.request
         endpoint: HttpEndpoint | None = None
         parts: tuple[Any, ...] = ()
+        failure: KogumaError | None = None
         try:
             endpoint, parts = self._route(request)
             routed = self._routed
@@ -114,14 +118,25 @@ class Dispatch:
             if routed is self._routed:
                 self._cache_route(request.path, endpoint, parts, response.status)
         except KogumaError as error:
+            failure = error
             response = self._error_response(call, endpoint, parts, error)
-        except ConnectionError:
-            raise  # the client has disconnected
+        except (ConnectionError, asyncio.CancelledError):  # the client has disconnected
+            self._note(call, parts, DISCONNECTED, None, time.perf_counter() - started)
+            raise
         except Exception:  # noqa: BLE001 - a bug in one handler is one bad answer, never a dead server
             self._log.exception("request failed", request=call.id, method=request.method, path=request.path)
             response = self._error_response(call, endpoint, parts, KogumaError(_INTERNAL))
-        self._record(call, endpoint, response, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        self._note(call, parts, response.status, failure, seconds)
+        self._record(call, endpoint, response, seconds)
         return response
+
+    def _note(
+        self, call: Call, parts: tuple[Any, ...], code: int, error: KogumaError | None, seconds: float
+    ) -> None:
+        """Note a request in the audit log, where there is one."""
+        if self._audit is not None:
+            self._audit.record(call, parts, _peer(call.request.transport), code, error, seconds)
 
     def _cache_route(self, path: str, endpoint: HttpEndpoint, parts: tuple[Any, ...], status: int) -> None:
         """Cache the route of a path that succeeded; made-up paths must not fill the cache."""

@@ -90,7 +90,8 @@ class EnvoyPages:
         if mesh:
             context.check_mesh(call.user, mesh)
         proxy = context.find(call.user, kind, mesh, name)
-        if kind.name in _ZONE_PROXIES and proxy.zone != context.control_plane.zone:
+        is_elsewhere = proxy.zone != context.control_plane.zone and not context.control_plane.is_global
+        if kind.name in _ZONE_PROXIES and is_elsewhere:
             what = _ZONE_PROXIES[kind.name]
             raise BadRequest(
                 f'{kind.name} "{name}" is of zone "{proxy.zone}"; ask the control plane of that zone',

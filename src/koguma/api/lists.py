@@ -166,10 +166,10 @@ def _label_filters(pairs: Sequence[tuple[str, str]], path: str) -> Iterator[tupl
         yield label, value
 
 
-def next_link(request: web.BaseRequest, offset: int) -> str:
-    """The absolute address of the next page: the same query, keys sorted, another offset."""
-    pairs = [(name, value) for name, value in request.rel_url.query.items() if name != "offset"]
-    pairs.append(("offset", str(offset)))
+def next_link(request: web.BaseRequest, place: int, parameter: str = "offset") -> str:
+    """The absolute address of the next page: the same query, keys sorted, from another place on."""
+    pairs = [(name, value) for name, value in request.rel_url.query.items() if name != parameter]
+    pairs.append((parameter, str(place)))
     query = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in sorted(pairs))
     return f"{request.scheme}://{request.host}{request.path}?{query}"
 

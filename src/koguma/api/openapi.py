@@ -6,7 +6,15 @@ from typing import Final
 import msgspec
 
 from koguma import __version__
-from koguma.api import openapi_overviews, openapi_surveys, openapi_system, parameters, watch
+from koguma.api import (
+    openapi_answers,
+    openapi_history,
+    openapi_overviews,
+    openapi_surveys,
+    openapi_system,
+    parameters,
+    watch,
+)
 from koguma.api.openapi_parts import (
     MESH_IN_PATH,
     NAME_IN_PATH,
@@ -104,10 +112,11 @@ def document(kinds: Kinds) -> Json:
 
 def _paths(kinds: Kinds) -> dict[str, Json]:
     """The operations of each path, with the query parameters of `parameters.table`."""
-    descriptions = openapi_system.paths()
+    descriptions = {**openapi_system.paths(), **openapi_history.system_paths()}
     for kind in kinds:
         of_kind = _kind_paths(kind), _inspect_paths(kind), _envoy_paths(kind)
-        for paths in (*of_kind, openapi_overviews.paths(kind), openapi_surveys.paths(kind)):
+        beside = openapi_overviews, openapi_surveys, openapi_history, openapi_answers
+        for paths in (*of_kind, *(module.paths(kind) for module in beside)):
             descriptions |= paths
     described: dict[str, Json] = {}
     for path, declared in parameters.table(kinds).items():
@@ -259,6 +268,7 @@ _OF_PROXY: Final = {
     "_policies": ("inspectPolicies", "policies", "What holds for the proxy as a whole."),
     "_layout": ("inspectLayout", "outbounds", "The ports that the proxy serves and calls."),
     "_config": ("inspectConfig", "xds", "What the proxy's Envoy is to have, by type and name."),
+    "_explain": ("explainConfig", "path", "Who set the fields of the proxy's Envoy at a path."),
     "_inbounds/{kri}/_policies": ("inspectInbound", "policies", "What holds for calls to one inbound."),
     "_outbounds/{kri}/_policies": ("inspectOutbound", "policies", "What holds for calls of one port."),
     "_outbounds/{kri}/_routes": ("inspectRoutes", "routes", "The routes of calls to one port."),
@@ -330,7 +340,7 @@ _SELECTING: Final = {
 def _inspected(path: str, operation: str, listed: str, words: str, *, is_in_mesh: bool = True) -> Json:
     parts = [name for name in ("kri", "route") if f"{{{name}}}" in path]
     text = {"type": "string", "description": "A KRI, with the port as its section."}
-    type_ = "object" if listed == "xds" else "array"
+    type_ = {"xds": "object", "path": "string"}.get(listed, "array")
     schema = {"type": "object", "required": [listed], "properties": {listed: {"type": type_}}}
     return {
         "parameters": [
@@ -343,7 +353,7 @@ def _inspected(path: str, operation: str, listed: str, words: str, *, is_in_mesh
             "tags": ["Inspect"],
             "responses": {
                 "200": answer(words, schema),
-                **errors(400, 401, 403, 404, *((405, 503) if listed == "xds" else ())),
+                **errors(400, 401, 403, 404, *((405, 503) if listed in ("xds", "path") else ())),
             },
         },
     }

@@ -43,10 +43,18 @@ def _open(path: Json) -> Json:
     return path
 
 
+def _proxy_paths() -> dict[str, Json]:
+    arrival = "Whether a revision has reached every proxy that it touches."
+    return {
+        "/_proxies": _page("proxies", "The proxies connected here, and how far each is.", 401, 403, 404),
+        "/_arrival": _page("arrival", arrival, 400, 401, 403, 404, 405, 503),
+    }
+
+
 def paths() -> dict[str, Json]:
     """The paths that are not about objects of a kind."""
     return {
-        **_token_paths(),
+        **(_token_paths() | _membership_paths()),
         "/": _open(_page("index", "Who answers here.")),
         "/config": _page("config", "The effective settings, secrets masked.", 401, 403),
         "/who-am-i": _open(_page("whoAmI", "The user that this request counts as.", 401)),
@@ -60,7 +68,7 @@ def paths() -> dict[str, Json]:
         "/ready": _open(_page("ready", "It can do its work.", 503)),
         "/metrics": _page("metrics", "Numbers for Prometheus.", 401, 403, media="text/plain"),
         "/_check": _page("check", "What was looked at, and what to do where it is not fine.", 401, 403),
-        "/_proxies": _page("proxies", "The proxies connected here, and how far each is.", 401, 403, 404),
+        **_proxy_paths(),
         "/openapi.json": _page("openapi", "This description.", 401, 403),
         "/_kri/{kri}": {
             "parameters": [{"name": "kri", "in": "path", "required": True, "schema": {"type": "string"}}],
@@ -101,17 +109,39 @@ def paths() -> dict[str, Json]:
                 },
             },
         },
-        "/_apply": {
+        "/_plan": _applied("plan", "What would change for which proxies.", _PLAN_BODY),
+        "/_apply": _applied("apply", "What happened to each object.", _APPLY_BODY),
+    }
+
+
+def _applied(operation: str, says: str, body: Json) -> Json:
+    return {
+        "post": {
+            "operationId": operation,
+            "tags": ["System"],
+            "requestBody": {"required": True, "content": content(body)},
+            "responses": {
+                "200": answer(says, {"type": "object"}),
+                **errors(400, 401, 403, 404, 409, 413, 415, 503),
+            },
+        }
+    }
+
+
+def _membership_paths() -> dict[str, Json]:
+    return {
+        path: {
             "post": {
-                "operationId": "apply",
+                "operationId": operation,
                 "tags": ["System"],
-                "requestBody": {"required": True, "content": content(_APPLY_BODY)},
-                "responses": {
-                    "200": answer("What happened to each object.", {"type": "object"}),
-                    **errors(400, 401, 403, 404, 409, 413, 415, 503),
-                },
+                "requestBody": {"required": True, "content": content({"type": "object"})},
+                "responses": {"200": answer(text, {"type": "object"}), **errors(*codes)},
             }
-        },
+        }
+        for path, operation, text, codes in (
+            ("/_zone/join", "joinGlobal", "What travels each way.", (400, 401, 403, 405, 409, 502, 503)),
+            ("/_zone/leave", "leaveGlobal", "What is kept and removed.", (400, 401, 403, 405, 409, 503)),
+        )
     }
 
 
@@ -133,6 +163,21 @@ _APPLY_BODY: Final[Json] = {
         "prune": {"type": "boolean"},
     },
     "additionalProperties": False,
+}
+
+
+_DELETED: Final[Json] = {
+    "type": "object",
+    "required": ["type", "name"],
+    "properties": {name: {"type": "string"} for name in ("type", "name", "mesh")},
+}
+_PLAN_BODY: Final[Json] = {
+    **_APPLY_BODY,
+    "required": [],
+    "properties": {
+        **_APPLY_BODY["properties"],
+        "delete": {"type": "array", "items": _DELETED, "maxItems": 10_000},
+    },
 }
 
 

@@ -112,6 +112,9 @@ DIFF: Final = QueryParameter(
     "`diff`: what this changes in the configuration that the proxy has now, as a JSON patch.",
     {"type": "string", "enum": ["diff"]},
 )
+PATH: Final = QueryParameter(
+    "path", "A field of Envoy's configuration, such as `clusters[NAME].connect_timeout`, or what is above it."
+)
 STATE: Final = QueryParameter(
     "state",
     "Only proxies in that state.",
@@ -133,12 +136,54 @@ BY: Final = QueryParameter(
     "by", "What the rows are.", {"type": "string", "enum": ["services", "proxies"], "default": "services"}
 )
 ROW: Final = QueryParameter("name", "Only the service or proxy of this name; repeatable.")
+ARRIVED_REVISION: Final = QueryParameter(
+    "revision",
+    "The revision that is asked about; the newest one by default.",
+    {"type": "integer", "minimum": 1},
+)
+ARRIVED_OBJECT: Final = QueryParameter(
+    "object", "The KRI of an object that no proxy may refuse, at whatever revision; repeatable."
+)
+ARRIVAL_SECONDS: Final = QueryParameter(
+    "seconds",
+    "Answer when it has arrived, or after so many seconds.",
+    {"type": "number", "minimum": 0, "maximum": 30, "default": 0},
+)
+CONNECTED_ONLY: Final = QueryParameter("connected", "Leave out proxies that are not connected.", _FLAG)
 AFTER: Final = QueryParameter("after", "Go on there: the `next` of the answer before.")
+AT: Final = QueryParameter(
+    "at",
+    "As of a past revision, a time (RFC 3339), or how long ago (`2h`), as far back as the history is kept.",
+)
+BEFORE: Final = QueryParameter(
+    "before", "Only changes before this revision.", {"type": "integer", "minimum": 1}
+)
+SINCE: Final = QueryParameter("since", "Only changes after this time (RFC 3339), or so long ago (`2h`).")
+AUTHOR: Final = QueryParameter("by", "Only changes by this user; `system` is the control plane itself.")
+PEOPLE: Final = QueryParameter("people", "Leave out what the control plane wrote by itself.", _FLAG)
+TOUCHED: Final = QueryParameter("proxies", "Count the proxies that each change touched.", _FLAG)
+KIND: Final = QueryParameter("kind", "Only objects of this kind.")
+NAMED: Final = QueryParameter("name", "Only objects of this core name.")
+FROM: Final = QueryParameter("from", "The first revision, or a moment as for `at`.")
+TO: Final = QueryParameter("to", "The second one; the newest where it is left out.")
+UNDONE: Final = QueryParameter(
+    "revision", "The revision whose transaction is taken back.", {"type": "integer", "minimum": 1}
+)
+DISCARD_LATER: Final = QueryParameter(
+    "discardLater", "Also where later writes to the same objects are lost.", _FLAG
+)
+AS_OF: Final = QueryParameter(
+    "asOf",
+    "The newest revision that the user has seen: later writes are never discarded.",
+    {"type": "integer", "minimum": 1},
+)
+ENVOY: Final = QueryParameter("envoy", "Also show which fields of Envoy's resources differ.", _FLAG)
+WITH_PLAN: Final = QueryParameter("plan", "With dryRun: also say what it would do to every proxy.", _FLAG)
 PRUNE: Final = QueryParameter("prune", "Delete what the backup does not have.", _FLAG)
 
 # What Kuma's programs add to any read of objects. Where a path has no use for one, it has no effect.
 _COMMON: Final = (SIZE, OFFSET, NAME, FILTER, FORMAT, INCLUDE, MESH)
-_LIST: Final = (SIZE, OFFSET, NAME, FILTER, NAMESPACE, FORMAT, INCLUDE, MESH, WATCH, REVISION)
+_LIST: Final = (SIZE, OFFSET, NAME, FILTER, NAMESPACE, FORMAT, INCLUDE, MESH, WATCH, REVISION, AT)
 
 
 def _ignored(*used: QueryParameter) -> tuple[QueryParameter, ...]:
@@ -156,7 +201,7 @@ def _asked_at_most(default: int, maximum: int) -> QueryParameter:
 NOTHING: Final = PlainPath({"GET": ()})
 ITEM: Final = PlainPath(
     {
-        "GET": _ignored(FORMAT, IN_NAMESPACE),
+        "GET": _ignored(FORMAT, IN_NAMESPACE, AT),
         "PUT": (DRY_RUN, FIELD_VALIDATION),
         "PATCH": (DRY_RUN, FIELD_VALIDATION),
         "DELETE": (DRY_RUN,),
@@ -173,11 +218,17 @@ SYSTEM: Final[Mapping[str, PlainPath]] = {
     "/_resources": PlainPath({"GET": _ignored()}),
     "/_kri/{kri}": READ_ONLY_ITEM,
     "/_apply": PlainPath({"POST": (DRY_RUN, FIELD_VALIDATION)}),
+    "/_plan": PlainPath({"POST": (FIELD_VALIDATION, ENVOY)}),
     "/global-insight": PlainPath({"GET": _ignored()}),
     "/global-insights": PlainPath({"GET": _ignored()}),
+    "/_history": PlainPath({"GET": (SIZE, BEFORE, SINCE, AUTHOR, PEOPLE, TOUCHED, KIND, MESH, NAMED)}),
+    "/_differences": PlainPath({"GET": (FROM, TO)}),
+    "/_undo": PlainPath({"POST": (UNDONE, DISCARD_LATER, AS_OF, DRY_RUN, WITH_PLAN)}),
     "/_export": NOTHING,
     "/_import": PlainPath({"POST": (DRY_RUN, PRUNE)}),
     "/_migrations/storage": PlainPath({"GET": (), "POST": (AFTER,)}),
+    "/_zone/join": PlainPath({"POST": (DRY_RUN,)}),
+    "/_zone/leave": PlainPath({"POST": (DRY_RUN,)}),
     "/tokens/user": _ISSUER,
     "/tokens/dataplane": _ISSUER,
     "/tokens/zone": _ISSUER,
@@ -187,12 +238,14 @@ SYSTEM: Final[Mapping[str, PlainPath]] = {
     "/metrics": NOTHING,
     "/_check": NOTHING,
     "/_proxies": PlainPath({"GET": (MESH, STATE)}),
+    "/_arrival": PlainPath({"GET": (ARRIVED_REVISION, ARRIVED_OBJECT, ARRIVAL_SECONDS, CONNECTED_ONLY)}),
     "/openapi.json": NOTHING,
 }
 
-_VIEW: Final = PlainPath({"GET": _ignored(ORIGINS)})
-SELECTED: Final = PlainPath({"GET": _ignored(SIZE, OFFSET, NAME)})
+_VIEW: Final = PlainPath({"GET": _ignored(ORIGINS, AT)})
+SELECTED: Final = PlainPath({"GET": _ignored(SIZE, OFFSET, NAME, AT)})
 UNPAGED: Final = PlainPath({"GET": _ignored()})
+_LAYOUT: Final = PlainPath({"GET": _ignored(AT)})
 # What the Envoy of a proxy shows.
 OF_ENVOY: Final[Mapping[str, PlainPath]] = {
     "xds": PlainPath({"GET": _ignored(INCLUDE_EDS)}),
@@ -203,8 +256,9 @@ OF_ENVOY: Final[Mapping[str, PlainPath]] = {
 OF_PROXY: Final[Mapping[str, PlainPath]] = {
     "_rules": _VIEW,
     "_policies": _VIEW,
-    "_layout": UNPAGED,
-    "_config": PlainPath({"GET": _ignored(SHADOW, DIFF)}),
+    "_layout": _LAYOUT,
+    "_config": PlainPath({"GET": _ignored(SHADOW, DIFF, AT)}),
+    "_explain": PlainPath({"GET": _ignored(PATH)}),
     "_inbounds/{kri}/_policies": _VIEW,
     "_outbounds/{kri}/_policies": _VIEW,
     "_outbounds/{kri}/_routes": _VIEW,
@@ -212,11 +266,25 @@ OF_PROXY: Final[Mapping[str, PlainPath]] = {
     **OF_ENVOY,
 }
 # What stands below a ZoneEgress and a ZoneIngress.
-OF_EGRESS: Final[Mapping[str, PlainPath]] = {"_config": UNPAGED, "_policies": _VIEW, **OF_ENVOY}
-OF_INGRESS: Final[Mapping[str, PlainPath]] = {"_config": UNPAGED, **OF_ENVOY}
+OF_EGRESS: Final[Mapping[str, PlainPath]] = {"_config": _LAYOUT, "_policies": _VIEW, **OF_ENVOY}
+OF_INGRESS: Final[Mapping[str, PlainPath]] = {"_config": _LAYOUT, **OF_ENVOY}
 # What many Envoys are asked about: below a Mesh, and below a service.
 _TOP: Final = PlainPath({"GET": (BY, SECONDS, _asked_at_most(100, 500), ROW)})
 _ENDPOINTS: Final = PlainPath({"GET": (SECONDS, _asked_at_most(20, 100))})
+# Who calls whom, and with which request: below a Mesh.
+_CAN: Final = PlainPath(
+    {
+        "GET": (
+            QueryParameter("from", "Who calls: a service, a Dataplane or a KRI, or `outside`.", TEXT),
+            QueryParameter("to", "What is called: a service, a gateway, a Dataplane or a KRI.", TEXT),
+            QueryParameter("port", "Its port, by name or number; all by default.", TEXT),
+            QueryParameter("path", "The path of the request; `/` by default.", TEXT),
+            QueryParameter("method", "The method of the request; GET by default.", TEXT),
+            QueryParameter("host", "The host of the request; the name of the service by default.", TEXT),
+            QueryParameter("header", "A header of the request, as NAME:VALUE; repeatable.", TEXT),
+        )
+    }
+)
 _HOSTS: Final = ("MeshService", "MeshExternalService", "MeshMultiZoneService")
 
 
@@ -240,6 +308,15 @@ def overviews(kind: Kind) -> PlainPath:
     """The query parameters of the overviews of a kind."""
     used = (SIZE, OFFSET, NAME, FILTER, NAMESPACE, MESH)
     return PlainPath({"GET": _ignored(*used, *((TAG, GATEWAY, INGRESS) if kind.name == "Dataplane" else ()))})
+
+
+HISTORY: Final = "_history"
+OF_OBJECT_HISTORY: Final = PlainPath({"GET": (SIZE, BEFORE, SINCE, AUTHOR, PEOPLE, TOUCHED)})
+
+
+def histories(kind: Kind) -> Mapping[str, PlainPath]:
+    """What stands below an object of a kind about its changes; nothing for one that is not stored."""
+    return {} if kind.computed is not None else {HISTORY: OF_OBJECT_HISTORY}
 
 
 def item(kind: Kind) -> PlainPath:
@@ -268,12 +345,12 @@ def below(kind: Kind) -> Mapping[str, PlainPath]:
             "dataplanes": SELECTED,
             "_resources/dataplanes": SELECTED,
             "_rules": _VIEW,
-            "_layout": UNPAGED,
+            "_layout": _LAYOUT,
         }
     if kind.name == "MeshService":
         paths |= {"_resources/dataplanes": SELECTED, "_dataplanes": SELECTED}
     if kind.name in _HOSTS:
-        paths["_hostnames"] = UNPAGED
+        paths["_hostnames"] = _LAYOUT
     return paths
 
 
@@ -282,6 +359,11 @@ def surveys(kind: Kind) -> Mapping[str, PlainPath]:
     if kind.name == "Mesh":
         return {"_top": _TOP}
     return {"_endpoints": _ENDPOINTS} if kind.name in _HOSTS else {}
+
+
+def answers(kind: Kind) -> Mapping[str, PlainPath]:
+    """What stands below an object of a kind and answers a question about it."""
+    return {"_can": _CAN} if kind.name == "Mesh" else {}
 
 
 def table(kinds: Kinds) -> dict[str, PlainPath]:
@@ -304,7 +386,12 @@ def _of_kind(kind: Kind) -> dict[str, PlainPath]:
         f"{base}/{{name}}": item(kind),
         **{
             f"{base}/{{name}}/{rest}": path_parameters
-            for rest, path_parameters in (*below(kind).items(), *surveys(kind).items())
+            for rest, path_parameters in (
+                *below(kind).items(),
+                *surveys(kind).items(),
+                *histories(kind).items(),
+                *answers(kind).items(),
+            )
         },
         **overview_paths(kind),
     }

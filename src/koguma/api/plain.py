@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from koguma.api import compression, lists, patches, reasons, tracing
+from koguma.api import at, change_reason, compression, lists, patches, reasons, tracing
 from koguma.api.call import Call, answer, answer_json, stale_headers
 from koguma.api.plain_encoder import PlainEncoder
 from koguma.application import (
@@ -48,8 +48,8 @@ class PlainObjects:
         self.webhooks = AdmissionWebhooks(context)
 
     async def get(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
-        """One object."""
-        context = self._context
+        """One object, as it is or as it was."""
+        context = await at.context_of(call, self._context, kind)
         context.check(call.user, "get", kind, mesh, name)
         computed_access.check_get(context, call.user, kind, mesh, name)
         await context.prepare(kind, mesh or name)
@@ -76,21 +76,28 @@ class PlainObjects:
         """How the query asks objects to be encoded.
 
         In the Kubernetes form, an object without a namespace is shown in the system namespace unless the
-        query names another: kumactl's export leaves out objects of any other namespace.
+        query names another: kumactl's export leaves out objects of any other namespace. One that another
+        control plane wrote is shown there under its core name, as everywhere in the Kubernetes form.
         """
         context = self._context
         if not call.has_query or _form(call.query.get("format", "universal")) is Form.PLAIN:
             return lambda resource: self._encoder.bytes(resource, call.user)
-        namespace = call.query.get("namespace") or context.control_plane.system_namespace
-        return lambda resource: msgspec.json.encode(
-            forms.kubernetes(
-                inline_secrets.visible(context, call.user, resource), context.kinds[resource.kind], namespace
-            )
-        )
+        system = context.control_plane.system_namespace
+        namespace = call.query.get("namespace") or system
+
+        def encoded(resource: Resource) -> bytes:
+            kind, visible = context.kinds[resource.kind], inline_secrets.visible(context, call.user, resource)
+            place = namespace
+            if namespaced_names.is_foreign(resource, context.control_plane):
+                visible = msgspec.structs.replace(visible, name=resource.core_name, namespace="")
+                place = system
+            return msgspec.json.encode(forms.kubernetes(visible, kind, place))
+
+        return encoded
 
     async def list(self, call: Call, kind: Kind, mesh: str | None) -> web.StreamResponse:
-        """A page of the objects of a kind, in one mesh or (None) everywhere."""
-        context = self._context
+        """A page of the objects of a kind, in one mesh or (None) everywhere, as they are or as they were."""
+        context = await at.context_of(call, self._context, kind, "list")
         context.check(call.user, "list", kind, mesh or "")
         computed_access.check_list(context, call.user, kind, mesh)
         if mesh is not None and kind.is_mesh_scoped:
@@ -165,8 +172,8 @@ class PlainObjects:
             context.check_mesh(call.user, mesh)
         unreadable = context.unreadable(kind, mesh, name)
         if unreadable is not None:
-            await self.commit(call, [Delete(unreadable.key)])
-            return answer(b"{}")
+            removed = await self.commit(call, [Delete(unreadable.key)])
+            return answer(b"{}", headers=_revision_header(call, removed))
         revision = 0
 
         async def attempt() -> web.StreamResponse:
@@ -182,7 +189,8 @@ class PlainObjects:
                 context, before_deletion, changes if dry_run(call) else None
             )
             warnings = (*texts, *deletion_warnings)
-            return answer_json({"warnings": list(warnings)} if warnings else {})
+            headers = _revision_header(call, changes)
+            return answer_json({"warnings": list(warnings)} if warnings else {}, headers=headers)
 
         def may_retry() -> bool:
             stored = context.state.named(kind.name, mesh, name)
@@ -264,15 +272,10 @@ class PlainObjects:
 
     async def commit(self, call: Call, operations: Sequence[Operation]) -> tuple[Change, ...]:
         """Write, or only see what a write would do where the query says dryRun."""
-        transaction = Transaction(tuple(operations), call.user.name, reason(call))
+        transaction = Transaction(tuple(operations), call.user.name, change_reason.in_header(call))
         if dry_run(call):
             return self._context.store.preview(transaction)
         return await tracing.timed("store write", self._context.store.write(transaction))
-
-
-def reason(call: Call) -> str:
-    """Why, as the caller says in the Koguma-Reason header."""
-    return (call.header("Koguma-Reason") or "")[:1000]
 
 
 def etag(revision: int) -> str:
@@ -282,7 +285,7 @@ def etag(revision: int) -> str:
 
 def dry_run(call: Call) -> bool:
     """Whether the write is only to be tried."""
-    return call.flag("dryRun", ("All", "true"))
+    return call.is_trial or call.flag("dryRun", ("All", "true"))
 
 
 def field_validation(call: Call) -> FieldValidation:
@@ -338,6 +341,12 @@ def _check_preconditions(call: Call, stored: Resource | None) -> None:
             )
     if none_match == "*" and stored is not None:
         raise PreconditionFailed("If-None-Match: * was given, and the object exists")
+
+
+def _revision_header(call: Call, changes: tuple[Change, ...]) -> dict[str, str]:
+    """The revision of a deletion; a dry run wrote nothing, so there is none to name."""
+    revision = max((change.revision for change in changes), default=0)
+    return {} if dry_run(call) or not revision else {"Koguma-Revision": str(revision)}
 
 
 def _write_response(

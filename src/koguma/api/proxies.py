@@ -8,16 +8,13 @@ from typing import Final
 
 from aiohttp import web
 
-from koguma.api.call import Call, answer_json
+from koguma.api import at, proxy_answers
+from koguma.api.call import Call, answer, answer_json
+from koguma.api.proxy_answers import ProxyAnswers
 from koguma.application.context import Context
-from koguma.core.build import encoding, snapshot, what_if
-from koguma.core.incremental import Db
-from koguma.envoy.snapshot import SECRET, TYPE_URLS
+from koguma.fleet.zone_questions import InspectQuestion
 from koguma.identity.proxy_types import EGRESS, SIDECAR
-from koguma.model import json_diff
-from koguma.model.errors import BadRequest, NotAllowed, Unavailable
-from koguma.model.redacted import SHOWN
-from koguma.model.resource import Key
+from koguma.model.errors import BadRequest
 from koguma.model.schema import Json
 from koguma.model.violation import Violation
 
@@ -32,11 +29,13 @@ class Proxies:
     def __init__(
         self,
         context: Context,
+        answers: ProxyAnswers,
         connected: ProxySummaries,
         refused: ProxySummaries = lambda _mesh: (),
         problem: Callable[[], str] = lambda: "",
     ) -> None:
         self._context = context
+        self._answers = answers
         self._connected = connected
         self._refused = refused
         self._problem = problem  # why the summaries may be old
@@ -59,9 +58,11 @@ class Proxies:
             for proxies in (self._connected(mesh), () if state else self._refused(mesh))
         )
         items = [proxy for proxy in connected if state in ("", proxy["state"])]
-        answer = {"total": len(items), "items": items, "refused": refused}
+        found = {"total": len(items), "items": items, "refused": refused}
+        if self._context.control_plane.is_global:
+            found["zones"] = sorted({proxy["zone"] for proxy in items})
         problem = self._problem()
-        return answer_json({**answer, "warning": problem} if problem else answer)
+        return answer_json({**found, "warning": problem} if problem else found)
 
     def _may_list(self, call: Call, proxy: Mapping[str, Json]) -> bool:
         """Whether a user may see a proxy; one that was refused and has no mesh is a zone proxy."""
@@ -73,20 +74,17 @@ class Proxies:
 
         `shadow=true` shows what it would be with the shadow policies, `include=diff` what that changes.
         """
-        context = self._context
         is_shadow = _chosen(call, "shadow", ("false", "true")) == "true"
         has_diff = _chosen(call, "include", ("", "diff")) == "diff"
-        if context.control_plane.is_global:
-            raise NotAllowed("Not allowed on global CP")
-        context.check(call.user, "get", context.kinds["Dataplane"], mesh, name)
-        db = await context.database()
+        dataplane = self._context.kinds["Dataplane"]
+        context = await at.context_of(call, self._context, dataplane)
+        context.check(call.user, "get", dataplane, mesh, name)
+        await context.database()
         context.check_mesh(call.user, mesh)
-        key = context.find(call.user, context.kinds["Dataplane"], mesh, name).key
-        current = config_of(db, key)
-        config = config_of(what_if.with_shadows(db, mesh), key) if is_shadow else current
-        return answer_json(
-            {"xds": config, **({"diff": json_diff.patch(current, config)} if has_diff else {})}
-        )
+        key = context.find(call.user, dataplane, mesh, name).key
+        question = InspectQuestion(key, proxy_answers.CONFIG, is_shadow=is_shadow, has_diff=has_diff)
+        call.is_compressible = True
+        return answer(await self._answers.of(question, context))
 
 
 def _chosen(call: Call, name: str, words: tuple[str, ...]) -> str:
@@ -98,15 +96,3 @@ def _chosen(call: Call, name: str, words: tuple[str, ...]) -> str:
         # Kuma's message.
         raise BadRequest(f"bad request: unsupported value for query parameter '{name}'", violations=[wrong])
     return value
-
-
-def config_of(db: Db, proxy: Key) -> dict[str, dict[str, Json]]:
-    """The xDS resources of a proxy, by type and name; secrets are masked."""
-    encoder = encoding.ENCODER.get(db, "envoy")
-    if encoder is None:
-        raise Unavailable("this control plane has no Envoy schema; see `koguma check`")
-    resources_by_type: dict[str, dict[str, Json]] = {}
-    for resource in sorted(snapshot.of(db, proxy) or (), key=lambda resource: resource.id):
-        data = SHOWN if resource.type == SECRET else encoder.shown(resource)
-        resources_by_type.setdefault(TYPE_URLS[resource.type], {})[resource.name] = data
-    return resources_by_type

@@ -5,24 +5,29 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 from aiohttp import web
 
-from koguma.api import parameters, reasons
-from koguma.api.apply import Apply
+from koguma.api import parameters, reasons, zone_membership
 from koguma.api.backup import Backup
 from koguma.api.call import Call
+from koguma.api.can import Can
 from koguma.api.dispatch import Handler, HttpEndpoint, Route, RouteMatch
 from koguma.api.envoy_views import EnvoyPages
+from koguma.api.history import History
 from koguma.api.inspect import Inspect
 from koguma.api.overviews import Overviews
 from koguma.api.parameters import PlainPath
 from koguma.api.plain import PlainObjects
+from koguma.api.plan import Plans
 from koguma.api.proxies import Proxies
 from koguma.api.service_endpoints import ServiceEndpoints
 from koguma.api.storage_migration import StorageMigrations
 from koguma.api.system import System
 from koguma.api.tokens import TokenIssuer
 from koguma.api.traffic import Top
+from koguma.api.undo import Undo
 from koguma.api.watch import Watches
+from koguma.api.zone_membership import ZoneMembership
 from koguma.api.zone_proxies import ZoneProxies
+from koguma.application import moments
 from koguma.identity.proxy_types import EGRESS, INGRESS, SIDECAR
 from koguma.model.errors import NotAllowed
 from koguma.model.kind import Kind, Kinds
@@ -40,10 +45,11 @@ _LIST_TITLES = {"GET": "Could not retrieve resources", "HEAD": "Could not retrie
 
 def fixed(
     system: System,
-    apply: Apply,
+    plans: Plans,
     backup: Backup,
     migrations: StorageMigrations,
     issuer: TokenIssuer,
+    membership: ZoneMembership,
     pages: Mapping[str, tuple[Handler, bool]],
 ) -> Route:
     """Paths without a variable part, and `/_kri/{kri}`. `pages`: handler, and whether it needs no login."""
@@ -53,13 +59,20 @@ def fixed(
         "/who-am-i": HttpEndpoint("who-am-i", {"GET": system.who_am_i}),
         "/policies": HttpEndpoint("policies", {"GET": system.policies}),
         "/_resources": HttpEndpoint("resources", {"GET": system.resources}),
-        "/_apply": HttpEndpoint("apply", {"POST": apply.apply}, {"POST": "Could not apply resources"}),
+        "/_apply": HttpEndpoint("apply", {"POST": plans.apply.apply}, {"POST": "Could not apply resources"}),
+        "/_plan": HttpEndpoint("plan", {"POST": plans.plan}, {"POST": "Could not plan a change"}),
         "/_export": HttpEndpoint("export", {"GET": backup.export}, {"GET": "Could not export the store"}),
         "/_import": HttpEndpoint("import", {"POST": backup.restore}, {"POST": "Could not import a backup"}),
         "/_migrations/storage": HttpEndpoint(
             "migration",
             {"GET": migrations.show, "POST": migrations.step},
             {"POST": "Could not migrate what is stored"},
+        ),
+        zone_membership.JOIN: HttpEndpoint(
+            "zone", {"POST": membership.join}, {"POST": "Could not join Global"}
+        ),
+        zone_membership.LEAVE: HttpEndpoint(
+            "zone", {"POST": membership.leave}, {"POST": "Could not leave Global"}
         ),
         "/_kri/{kri}": HttpEndpoint("kri", {"GET": system.by_kri}, _ITEM_TITLES),
         "/tokens/user": _token(issuer.user),
@@ -102,6 +115,7 @@ def objects(kinds: Kinds, handlers: PlainObjects, watches: Watches) -> Route:
         if call.query and call.flag("watch"):
             if kind.computed is not None:
                 raise NotAllowed(reasons.unwatchable(kind))
+            moments.refuse_with_watch(call.query.get("at"))
             return await watches.watch(call, kind, mesh)
         return await handlers.list(call, kind, mesh)
 
@@ -181,6 +195,7 @@ def inspect(
         "_policies": handlers.policies,
         "_layout": handlers.layout,
         "_config": proxies.config,
+        "_explain": handlers.explain,
         "_inbounds/{kri}/_policies": handlers.inbound_policies,
         "_outbounds/{kri}/_policies": handlers.outbound_policies,
         "_outbounds/{kri}/_routes": handlers.outbound_routes,
@@ -206,7 +221,6 @@ def inspect(
         if kind.name not in ("Dataplane", *_ZONE_PROXIES)
         for path, declared in parameters.below(kind).items()
     }
-
     of_egress: dict[str, Handler] = {
         "_config": zone_proxies.config,
         "_policies": zone_proxies.policies,
@@ -255,6 +269,42 @@ def _of_zone(handler: Callable[..., Awaitable[web.StreamResponse]]) -> Handler:
     return handle
 
 
+def histories(kinds: Kinds, history: History, undo: Undo) -> Route:
+    """`/_history`, `/_differences`, `/_undo`, and `_history` below an object of any kind that is stored."""
+    endpoints = {
+        "/_history": HttpEndpoint(
+            "history", {"GET": history.list}, {"GET": "Could not retrieve the history"}
+        ),
+        "/_differences": HttpEndpoint(
+            "differences", {"GET": history.differences}, {"GET": "Could not compare revisions"}
+        ),
+        "/_undo": HttpEndpoint("undo", {"POST": undo.undo}, {"POST": "Could not undo a revision"}),
+    }
+    declared = {
+        path[1:]: _declared(endpoint, parameters.SYSTEM[path]) for path, endpoint in endpoints.items()
+    }
+    of_object = _declared(
+        HttpEndpoint("history", {"GET": history.of_object}, _ITEM_TITLES), parameters.OF_OBJECT_HISTORY
+    )
+
+    def route(segments: tuple[str, ...]) -> RouteMatch | None:
+        match segments:
+            case (word,) if word in declared:
+                return declared[word], ()
+            case ("meshes", mesh, path, name, parameters.HISTORY):
+                kind = kinds.by_path.get(path)
+                fits = kind is not None and kind.is_mesh_scoped
+            case (path, name, parameters.HISTORY):
+                kind, mesh = kinds.by_path.get(path), ""
+                fits = kind is not None and not kind.is_mesh_scoped
+            case _:
+                return None
+        is_stored = kind is not None and bool(parameters.histories(kind))
+        return (of_object, (kind, mesh, name)) if fits and is_stored else None
+
+    return route
+
+
 def surveys(kinds: Kinds, top: Top, endpoints: ServiceEndpoints) -> Route:
     """Paths for which many Envoys are asked: `_top` below a Mesh, `_endpoints` below a service."""
     handlers: dict[str, Handler] = {"_top": top.show, "_endpoints": endpoints.show}
@@ -274,6 +324,23 @@ def surveys(kinds: Kinds, top: Top, endpoints: ServiceEndpoints) -> Route:
                 return None
         endpoint = below.get((kind.name, word))
         return (endpoint, (kind, *names)) if endpoint else None
+
+    return route
+
+
+def answers(kinds: Kinds, can: Can) -> Route:
+    """Paths below a Mesh that answer questions about it."""
+    mesh_kind = kinds["Mesh"]
+    handlers: dict[str, Handler] = {"_can": can.show}
+    endpoints = {
+        path: _inspected(handlers[path], declared) for path, declared in parameters.answers(mesh_kind).items()
+    }
+
+    def route(segments: tuple[str, ...]) -> RouteMatch | None:
+        match segments:
+            case ("meshes", mesh, word) if word in endpoints:
+                return endpoints[word], (mesh_kind, mesh)
+        return None
 
     return route
 

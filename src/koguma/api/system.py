@@ -5,11 +5,12 @@ from typing import Final
 from aiohttp import web
 
 from koguma.access.authorizer import Attempt
+from koguma.api import at
 from koguma.api.call import Call, answer_json
 from koguma.api.plain import PlainObjects
 from koguma.application.context import Context
 from koguma.kube.registry import KubeEndpoint
-from koguma.model.errors import NotFound
+from koguma.model.errors import Forbidden, NotFound
 from koguma.model.kind import Kind
 from koguma.model.schema import Json
 
@@ -87,8 +88,13 @@ class System:
     async def by_kri(self, call: Call, kri: str) -> web.StreamResponse:
         """The object of a KRI, whatever its origin; the section is ignored."""
         kind, key, _ = self._context.parse_kri(kri)
-        resource = self._context.state.get(key)
-        self._context.check(call.user, "get", kind, key.mesh, resource.core_name if resource else key.name)
+        context = await at.context_of(call, self._context, kind)
+        resource = context.state.get(key)
+        try:
+            context.check(call.user, "get", kind, key.mesh, resource.core_name if resource else key.name)
+        except Forbidden:  # in the same words whether there is such an object: its core name has a hash
+            context.check(call.user, "get", kind, key.mesh, key.name)
+            raise
         if resource is None:
             raise NotFound
         return self._objects.show(call, resource)

@@ -9,15 +9,14 @@ from typing import Final
 
 from aiohttp import web
 
-from koguma.api import proxies
-from koguma.api.call import Call, answer_json
+from koguma.api import at, proxy_answers
+from koguma.api.call import Call, answer
 from koguma.api.inspect import fields_of
+from koguma.api.proxy_answers import ProxyAnswers
 from koguma.application.context import Context
-from koguma.core import egress_view
 from koguma.core.build import zone_egress
-from koguma.core.incremental import Db
+from koguma.fleet.zone_questions import InspectQuestion
 from koguma.identity.proxy_types import EGRESS, INGRESS
-from koguma.model.errors import NotAllowed
 from koguma.model.kind import Kind
 from koguma.model.resource import Key
 
@@ -31,34 +30,34 @@ SERVED_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
 class ZoneProxies:
     """Handlers of what stands below a zone proxy."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, answers: ProxyAnswers) -> None:
         self._context = context
+        self._answers = answers
 
     async def config(self, call: Call, kind: Kind, name: str) -> web.StreamResponse:
         """The xDS resources for a zone proxy, by type and name; secrets are masked."""
-        context = self._context
-        if context.control_plane.is_global:
-            raise NotAllowed("Not allowed on global CP")
-        db, key = await self._proxy(call, kind, name)
-        for mesh in zone_egress.meshes(db):
+        context = await at.context_of(call, self._context, kind)
+        meshes, key = await _proxy(context, call, kind, name)
+        for mesh in meshes:
             for served in SERVED_KINDS[kind.name]:
                 context.check(call.user, "list", context.kinds[served], mesh)
-        return answer_json({"xds": proxies.config_of(db, key)})
+        call.is_compressible = True
+        return answer(await self._answers.of(InspectQuestion(key, proxy_answers.CONFIG), context))
 
     async def policies(self, call: Call, kind: Kind, name: str) -> web.StreamResponse:
         """The policies that act on a zone egress, for each external service that it serves."""
         fields = fields_of(call)
-        db, key = await self._proxy(call, kind, name)
-        plural = self._context.kinds["MeshExternalService"].plural
-        visible = [
-            mesh
-            for mesh in zone_egress.meshes(db)
-            if self._context.access.allows_on(call.user, "list", plural, "", mesh)
-        ]
-        services = [each for mesh in visible for each in egress_view.policies(db, key, mesh, fields=fields)]
-        return answer_json({"services": services})
+        context = await at.context_of(call, self._context, kind)
+        meshes, key = await _proxy(context, call, kind, name)
+        plural = context.kinds["MeshExternalService"].plural
+        visible = [mesh for mesh in meshes if context.access.allows_on(call.user, "list", plural, "", mesh)]
+        question = InspectQuestion(key, proxy_answers.SERVICES, fields=fields, meshes=tuple(visible))
+        return answer(await self._answers.of(question, context))
 
-    async def _proxy(self, call: Call, kind: Kind, name: str) -> tuple[Db, Key]:
-        self._context.check(call.user, "get", kind, "", name)
-        db = await self._context.database()
-        return db, self._context.find(call.user, kind, "", name).key
+
+async def _proxy(context: Context, call: Call, kind: Kind, name: str) -> tuple[tuple[str, ...], Key]:
+    """A zone proxy that the user may read, and the meshes that it may serve."""
+    context.check(call.user, "get", kind, "", name)
+    return await context.view(
+        lambda: context.find(call.user, kind, "", name).key, lambda db, key: (zone_egress.meshes(db), key)
+    )

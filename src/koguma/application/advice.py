@@ -14,9 +14,10 @@ from koguma.application.context import Context
 from koguma.core import problems, world
 from koguma.core.admission import Admitted
 from koguma.core.incremental import Db
-from koguma.core.lint import permissions, referrers
+from koguma.core.lint import permissions, referrers, visibility
 from koguma.core.lint.problem import ADVICE, DEPRECATED_ROUTE, NO_OBJECT
 from koguma.core.lint.referrers import Referrer
+from koguma.core.lint.visibility import EVERYTHING, Visibility
 from koguma.model.resource import Key, Resource
 from koguma.runtime.clock import now
 from koguma.store.contract import Change
@@ -28,9 +29,15 @@ DryRunChanges = Sequence[Change] | None  # what a dry run would change; None aft
 
 
 async def write_warnings(
-    context: Context, admitted: Sequence[Admitted], dry_run: DryRunChanges = None
+    context: Context,
+    admitted: Sequence[Admitted],
+    dry_run: DryRunChanges = None,
+    visible: Visibility = EVERYTHING,
 ) -> list[tuple[str, ...]]:
-    """The warnings for each written object; a problem of several of them is reported once."""
+    """The warnings for each written object; a problem of several of them is reported once.
+
+    Those that would tell of an object that is not visible are left out.
+    """
     admitted = [_with_lapsed_references(context, write) for write in admitted]
     written = [write.resource.key for write in admitted]
     if not any(_can_have_problems(context, key) for key in written):
@@ -40,9 +47,13 @@ async def write_warnings(
     def all_warnings(db: Db) -> list[tuple[str, ...]]:
         problems.keep(db, policies)
         return [
-            (*write.warnings, *_problem_texts(db, write.resource.key, set(written))) for write in admitted
+            (*write.warnings, *_problem_texts(db, write.resource.key, set(written), visible))
+            for write in admitted
         ]
 
+    if dry_run is None and not problems.are_kept(await context.database(), policies):
+        # The first time all policies of the kind are read: seconds where there are thousands of them.
+        await context.beside(lambda db: problems.keep(db, policies))
     return await _asked(context, dry_run, all_warnings)
 
 
@@ -64,10 +75,12 @@ async def _asked(context: Context, dry_run: DryRunChanges, ask: Callable[[Db], T
     return await context.trials.ask(live, context.store, dry_run, ask)
 
 
-def _problem_texts(db: Db, key: Key, written: Collection[Key]) -> Iterator[str]:
+def _problem_texts(db: Db, key: Key, written: Collection[Key], visible: Visibility) -> Iterator[str]:
     for problem in problems.of_object(db, key, now()):
         if problem.code in (ADVICE, DEPRECATED_ROUTE):
             continue  # admission warns of it already
+        if not visibility.may_tell(problem, visible):
+            continue
         if key == next((other for other in problem.objects if other in written), key):
             yield problem.text if key == problem.objects[0] else f"{problem.message} ({problem.code})"
 
@@ -119,7 +132,10 @@ def _is_permission(context: Context, key: Key) -> bool:
 
 
 async def deletion_warnings(
-    context: Context, before: BeforeDeletion, dry_run: DryRunChanges = None
+    context: Context,
+    before: BeforeDeletion,
+    dry_run: DryRunChanges = None,
+    visible: Visibility = EVERYTHING,
 ) -> list[tuple[str, ...]]:
     """The warnings for each deleted object: dangling references, and a mesh that then allows no traffic."""
     keys = [resource.key for resource in before.resources]
@@ -127,21 +143,28 @@ async def deletion_warnings(
         return [() for _ in keys]
 
     def all_warnings(db: Db) -> list[tuple[str, ...]]:
-        return [tuple(_dangling_texts(db, key, before)) for key in keys]
+        return [tuple(_dangling_texts(db, key, before, visible)) for key in keys]
 
     return await _asked(context, dry_run, all_warnings)
 
 
-def _dangling_texts(db: Db, key: Key, before: BeforeDeletion) -> Iterator[str]:
-    referrers_before = before.referrers_by_key.get(key, ())
-    dangling = [referrer for referrer in referrers_before if referrers.is_dangling(db, referrer, key.kind)]
+def _dangling_texts(db: Db, key: Key, before: BeforeDeletion, visible: Visibility) -> Iterator[str]:
+    # A reference by labels may have other objects to refer to.
+    referrers_before = before.referrers_by_key.get(key, ()) if visible.sees_all(key.kind, key.mesh) else ()
+    dangling = [
+        referrer
+        for referrer in referrers_before
+        if visible.may_see(referrer.by) and referrers.is_dangling(db, referrer, key.kind)
+    ]
     if dangling:
         by = {referrer.by: referrer.path for referrer in sorted(dangling, reverse=True)}
-        named = [f"{who} at {path}" for who, path in sorted(by.items())][:_LISTED_OBJECTS_MAX]
+        named = [f"{who} at {path}" for who, path in sorted(by.items())]
+        named = named[:_LISTED_OBJECTS_MAX]
         more = f" and {len(by) - len(named)} more" if len(by) > len(named) else ""
         many = "1 object then refers" if len(by) == 1 else f"{len(by)} objects then refer"
         # The names come last: a Warning header is cut after 500 characters, and names may be long.
         yield f"{many} to nothing ({NO_OBJECT}): {', '.join(named)}{more}"
     if key in before.allowed:
         for problem in permissions.none_allows(db, key.mesh):
-            yield f"{problem.message} ({problem.code})"
+            if visibility.may_tell(problem, visible):
+                yield f"{problem.message} ({problem.code})"

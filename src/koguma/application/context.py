@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 import msgspec
 
@@ -11,6 +11,7 @@ from koguma.access.user import User
 from koguma.application.computed_objects import ComputedObjects, NothingComputed
 from koguma.application.conversions import Conversions
 from koguma.application.live_catalog import LiveCatalog
+from koguma.application.past_engines import PastEngine, PastEngines
 from koguma.application.trial_engine import TrialEngine
 from koguma.application.webhook_failures import WebhookFailures
 from koguma.application.write_queue import WriteQueue
@@ -29,6 +30,8 @@ from koguma.runtime.outgoing_calls import OutgoingCalls
 from koguma.store.contract import Unreadable
 from koguma.store.state import State
 from koguma.store.store import Store
+
+T = TypeVar("T")
 
 _FILLED_AT_ONCE: Final = 100  # objects, which takes some milliseconds
 
@@ -53,6 +56,7 @@ class Context(msgspec.Struct, frozen=True):
     about: InstanceInfo
     signing_key: Callable[[], str]  # a new private key, as a secret's data
     database: Callable[[], Awaitable[Db]]  # the engine, up to date with the store
+    beside: Callable[[Callable[[Db], object]], Awaitable[object]]  # the same in a thread, for long work
     background: Background = msgspec.field(default_factory=Background)
     patch_checks: Callable[[], PatchChecks | None] = lambda: (
         None
@@ -60,6 +64,8 @@ class Context(msgspec.Struct, frozen=True):
     calls: OutgoingCalls = msgspec.field(default_factory=OutgoingCalls)  # to hosts that objects name
     webhook_failures: WebhookFailures = msgspec.field(default_factory=WebhookFailures)
     trials: TrialEngine = msgspec.field(default_factory=TrialEngine)  # for dry runs
+    past: PastEngines = msgspec.field(default_factory=PastEngines)
+    moment: PastEngine | None = None  # the past revision that is asked about, instead of the newest one
     catalogs: LiveCatalog = msgspec.field(default_factory=LiveCatalog)
     conversions: Conversions = msgspec.field(default_factory=lambda: Conversions(OutgoingCalls()))
     writes: WriteQueue = msgspec.field(default_factory=WriteQueue)  # turns of the writers of one object
@@ -67,8 +73,19 @@ class Context(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> State:
-        """The newest committed state."""
-        return self.store.state
+        """The newest committed state, or that of the past moment."""
+        return self.store.state if self.moment is None else self.moment.state
+
+    async def view(self, find: Callable[[], Key], view: Callable[[Db, Key], T]) -> T:
+        """What `view` makes of the object that `find` gives: on the live engine, or beside on a past one.
+
+        The object is looked for when the engine is up to date, and nothing happens in between.
+        """
+        if self.moment is None:
+            db = await self.database()
+            return view(db, find())
+        key = find()
+        return await self.moment.ask(lambda db: view(db, key))
 
     @property
     def catalog(self) -> Catalog:
@@ -102,8 +119,11 @@ class Context(msgspec.Struct, frozen=True):
         """Raise Forbidden unless the user may do this to objects of a kind, or to a subresource of them.
 
         Rules of a namespace apply to the namespace where the object is. For an object that does not exist it
-        is the one in its name, so that whoever may read there gets a 404 and not a 403.
+        is the one in its name, so that whoever may read there gets a 404 and not a 403. For a past moment it
+        is where the object was then; one that still exists is asked about as it is now, too.
         """
+        if self.moment is not None and name and self.store.state.named(kind.name, mesh, name) is not None:
+            msgspec.structs.replace(self, moment=None).check(user, verb, kind, mesh, name, subresource)
         stored = self._place_of(kind, mesh, name) if name else None
         namespace = namespace_of(kind, self.control_plane, mesh, stored) if name else ""
         if not subresource and self.access.allows_on(user, verb, kind.plural, name, mesh, namespace):

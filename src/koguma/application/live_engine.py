@@ -20,7 +20,10 @@ from koguma.store.contract import Change, Op
 from koguma.store.store import Store
 
 MEMOS_MAX: Final = 500_000
-CHANGES_MAX: Final = 200  # each may leave large answers behind, such as all routes of a gateway as they were
+# Each may leave large answers behind, such as all routes of a gateway as they were. What nobody has asked for
+# during so many changes is dropped.
+CHANGES_MAX: Final = 100
+CHANGES_SHARE_MAX: Final = 0.02  # of the number of answers, since to look through them costs as much
 
 R = TypeVar("R")
 
@@ -86,7 +89,8 @@ class LiveEngine:
             self._load()
 
     async def _catch_up(self) -> None:
-        while self._changes.position < self._store.state.revision:
+        # After a failover that lost something, the log may have fewer revisions than were read.
+        while self._changes.is_replaced or self._changes.position < self._store.state.revision:
             try:
                 self._take(await self._changes.next_batch(0))
             except Gone:
@@ -94,7 +98,7 @@ class LiveEngine:
 
     def _load(self) -> None:
         state = self._store.state
-        self._changes = self._store.watch(None, state.revision)
+        self._changes = self._store.watch(None, state.revision, of_one_log=True)
         self._n_taken = 0  # changes since answers were dropped
         self._db = pipeline.load(self._kinds, self._control_plane, state.all())
 
@@ -102,9 +106,14 @@ class LiveEngine:
         taken = ObjectChanges.of(changes)
         pipeline.take(self._db, *taken)
         self._n_taken += len(taken.written) + len(taken.gone)
-        if self._n_taken > CHANGES_MAX or self._db.n_memos > MEMOS_MAX:
-            self._db.collect()  # drops answers that are no longer in use; they are computed again on demand
-            self._n_taken = 0
+        n_memos = self._db.n_memos
+        if n_memos > MEMOS_MAX:
+            self._db.collect()  # also what is in use is computed again on demand
+        elif self._n_taken > max(CHANGES_MAX, CHANGES_SHARE_MAX * n_memos):
+            self._db.collect_unused()
+        else:
+            return
+        self._n_taken = 0
 
 
 async def _ended(running: asyncio.Future[R]) -> None:

@@ -193,11 +193,8 @@ def marked_for_deletion(resource: Resource) -> Resource:
 
 
 def _check_origin(context: Context, resource: Resource) -> None:
-    here = context.control_plane.origin
-    may_be_foreign = not context.control_plane.is_global and not context.control_plane.federated
-    if not may_be_foreign and resource.origin not in ("", here):
-        at = f'labels["{labels.ORIGIN}"]'
-        raise Invalid([Violation(at, f"the origin label must be set to '{here}'", "origin")])
+    if elsewhere := admission.written_elsewhere(resource, context.control_plane):
+        raise Invalid([Violation(f'labels["{labels.ORIGIN}"]', elsewhere, "origin")])
 
 
 def _check_secret_unused(context: Context, secret: Resource) -> None:

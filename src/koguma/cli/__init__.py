@@ -8,11 +8,13 @@ Exit codes: 0 success; 1 the server refused or a check failed; 2 wrong usage; 3 
 for other commands is 2.
 """
 
+import os
 from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC's own lines are no lines of our log
     from koguma.cli import root  # noqa: PLC0415 - importing a module of this package does not import click
 
     return root.run(argv)

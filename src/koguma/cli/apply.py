@@ -5,8 +5,9 @@ from typing import Final
 
 import click
 
-from koguma.cli import inputs, objects, options, terminal
-from koguma.cli.client import ApiClient, Json
+from koguma.cli import arrival, inputs, objects, options, terminal
+from koguma.cli.arrival import ArrivalWait
+from koguma.cli.client import ApiClient, ApiResponse, Json
 from koguma.cli.failures import ApiError
 from koguma.model.documents import Document
 
@@ -17,6 +18,8 @@ _COLOURS: Final = {"created": "green", "configured": "yellow", "deleted": "red"}
 @options.files
 @click.option("--dry-run", is_flag=True, help="Only say what would happen.")
 @click.option("--set", "set_name", metavar="NAME", help="Mark the objects as one set, for --prune.")
+@click.option("--wait", is_flag=True, help="Wait until every proxy that this touches has acknowledged it.")
+@arrival.options
 @click.option("--prune", is_flag=True, help="Remove what the set had and the files no longer have.")
 @click.option(
     "--field-validation",
@@ -25,8 +28,9 @@ _COLOURS: Final = {"created": "green", "configured": "yellow", "deleted": "red"}
     show_default=True,
     help="What happens to fields that do not exist.",
 )
+@options.reason
 @options.connected
-def command(
+def command(  # noqa: PLR0913 - what users choose
     client: ApiClient,
     *,
     files: Sequence[str],
@@ -34,21 +38,36 @@ def command(
     set_name: str | None,
     prune: bool,
     field_validation: str,
-) -> None:
+    reason: str,
+    wait: bool,
+    timeout: float,
+    connected: bool,
+) -> int:
     """Write objects from files, all of them or none.
 
     Files hold plain objects (type, name, mesh, spec) and Kubernetes ones (apiVersion, kind, metadata,
     spec), mixed as you like. A line for each object says whether it was created, configured, unchanged or
     deleted.
+
+    With --wait the exit code is 2 where not every proxy has it in time, or one refuses it; it stays written.
     """
+    client.reason = reason
     documents = inputs.read(files)
-    results = applied(
+    answer = _answer(
         client, documents, set_name=set_name, prune=prune, validation=field_validation, dry_run=dry_run
     )
+    results: list[Json] = answer.field("results")
     for line in warnings(documents, results):
         terminal.print_stderr(line)
     for result in results:
-        print(_line(result, dry_run=dry_run))
+        print(_line(result, dry_run=dry_run), flush=True)
+    if not wait or dry_run:
+        return 0
+    unchanged = [result["kri"] for result in results if result["action"] == "unchanged" and "kri" in result]
+    revision = answer.field("revision")
+    return arrival.wait(
+        ArrivalWait(client, revision, unchanged, timeout, connected=connected, is_written=True)
+    )
 
 
 def applied(
@@ -61,6 +80,22 @@ def applied(
     dry_run: bool = False,
 ) -> list[Json]:
     """Apply objects; returns the server's result for each. Errors name places in the files."""
+    answer = _answer(
+        client, documents, set_name=set_name, prune=prune, validation=validation, dry_run=dry_run
+    )
+    results: list[Json] = answer.field("results")
+    return results
+
+
+def _answer(
+    client: ApiClient,
+    documents: Sequence[Document],
+    *,
+    set_name: str | None,
+    prune: bool,
+    validation: str,
+    dry_run: bool,
+) -> ApiResponse:
     if prune and not set_name:
         raise click.UsageError("--prune needs --set NAME: the set whose leftovers are removed")
     body: dict[str, Json] = {"objects": [document.value for document in documents]}
@@ -68,10 +103,9 @@ def applied(
         body |= {"set": set_name, "prune": prune}
     query = [("fieldValidation", validation), *([("dryRun", "All")] if dry_run else [])]
     try:
-        results: list[Json] = client.send("POST", "/_apply", query, body).field("results")
+        return client.send("POST", "/_apply", query, body)
     except ApiError as error:
         raise inputs.located(documents, error) from None
-    return results
 
 
 def warnings(documents: Sequence[Document], results: Sequence[Json]) -> Iterator[str]:

@@ -50,7 +50,7 @@ def all_checks(client: ApiClient, now: datetime) -> Iterator[CheckResult]:
     except CommandFailure as failure:
         yield CheckResult("reachable", ERROR, failure.message, "look at what answers at this address")
         return
-    yield from _versions(client.target, index)
+    yield from _versions(client, index)
     yield _clock(index, now)
     yield _ready(client)
     yield from _token(client.target, now)
@@ -59,9 +59,13 @@ def all_checks(client: ApiClient, now: datetime) -> Iterator[CheckResult]:
     yield from _server_checks(client)
 
 
-def _versions(target: ServerTarget, index: ApiResponse) -> Iterator[CheckResult]:
+def _versions(client: ApiClient, index: ApiResponse) -> Iterator[CheckResult]:
+    target = client.target
     value = index.value if isinstance(index.value, dict) else {}
-    yield CheckResult("reachable", OK, f"{target.address} answers (address from {target.origin})")
+    where = f"{target.address} answers (address from {target.origin})"
+    if target.is_default and client.is_local:  # another server may listen on the default address
+        where = f"{target.socket} answers"
+    yield CheckResult("reachable", OK, where)
     server = str(value.get("kogumaVersion") or "")
     if not server:
         hint = "point --address at a Koguma control plane"

@@ -89,6 +89,7 @@ class ApiClient:
         self._connect_seconds = connect_seconds
         self._answer_seconds = answer_seconds or _ANSWER_SECONDS
         self._connection: http.client.HTTPConnection | None = None
+        self.reason = ""  # why the command writes; it is stored with the changes
 
     def close(self) -> None:
         """Close the connection."""
@@ -167,8 +168,13 @@ class ApiClient:
         connection.request(method, url, content, {**self._headers(), **headers})
         return connection.getresponse()
 
-    def _headers(self) -> dict[str, str]:
-        headers = {"Accept": "application/json", "User-Agent": f"koguma/{__version__}"}
+    def _headers(self) -> dict[str, str | bytes]:
+        headers: dict[str, str | bytes] = {
+            "Accept": "application/json",
+            "User-Agent": f"koguma/{__version__}",
+        }
+        if self.reason:
+            headers["Koguma-Reason"] = self.reason.encode()
         token = self.target.current_token
         if token is not None:
             headers["Authorization"] = f"Bearer {token.reveal()}"
@@ -179,11 +185,21 @@ class ApiClient:
             self._connection = self._connect(self._answer_seconds)
         return self._connection
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the socket in the data directory is what answers."""
+        return isinstance(self._connection, _LocalConnection)
+
     def _connect(self, patience_seconds: float) -> http.client.HTTPConnection:
         if self.target.socket and self.target.token is None:
             local = self._connect_locally(patience_seconds)
             if local is not None:
                 return local
+        if self.target.is_socket_only:
+            raise ServerUnreachable(
+                f"no control plane runs with the data directory {self.target.data_dir}",
+                (f" - {data_directory.VARIABLE} names it; start it, or say --address for another one",),
+            )
         url = self.target.url
         if self.target.is_https:
             context = _tls_context(self.target)

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from koguma.cli import output, terminal
 from koguma.core import admission
@@ -30,7 +30,19 @@ _IDENTITY: Final = ("type", "mesh", "name", "namespace")
 _OUTSIDE: Final = (*_IDENTITY, "labels", "apiVersion", "kind", "metadata")
 
 
-def lines(title: str, stored: Json, given: Json, kind: Kind | None) -> Iterator[str]:
+class SideNames(NamedTuple):
+    """What the two sides of a diff are called."""
+
+    before: str
+    after: str
+
+
+FILES: Final = SideNames("stored", "given")
+
+
+def lines(
+    title: str, stored: Json, given: Json, kind: Kind | None, names: SideNames = FILES
+) -> Iterator[str]:
     """The unified diff of one object; None where it does not exist on a side. Secrets are masked."""
     before = None if stored is None else without_computed(stored)
     after = None if given is None else _completed(without_computed(given), before or {})
@@ -41,7 +53,9 @@ def lines(title: str, stored: Json, given: Json, kind: Kind | None) -> Iterator[
         shown = None if after is None else _differing(before, after, admission.masked_document(after, kind))
         before, after = None if before is None else admission.masked_document(before, kind), shown
     diff = list(
-        difflib.unified_diff(_text(before), _text(after), f"stored {title}", f"given {title}", lineterm="")
+        difflib.unified_diff(
+            _text(before), _text(after), f"{names.before} {title}", f"{names.after} {title}", lineterm=""
+        )
     )
     yield from map(_painted, diff)
     if not diff:

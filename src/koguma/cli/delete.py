@@ -5,7 +5,8 @@ from typing import Final
 
 import click
 
-from koguma.cli import kind_lookup, objects, options, terminal
+from koguma.cli import arrival, kind_lookup, objects, options, terminal
+from koguma.cli.arrival import ArrivalWait
 from koguma.cli.client import ApiClient
 from koguma.cli.failures import ApiError, ExitCode, report
 from koguma.cli.kind_lookup import KindInfo
@@ -24,8 +25,11 @@ _POLICY_ORDER: Final = -2
 @options.mesh
 @click.option("--ignore-not-found", is_flag=True, help="What is not there is fine.")
 @click.option("--dry-run", is_flag=True, help="Only say what would happen.")
+@options.reason
+@click.option("--wait", is_flag=True, help="Wait until every proxy that this touches has acknowledged it.")
+@arrival.options
 @options.connected
-def command(
+def command(  # noqa: PLR0913 - what users choose
     client: ApiClient,
     *,
     words: Sequence[str],
@@ -33,15 +37,27 @@ def command(
     mesh: str,
     ignore_not_found: bool,
     dry_run: bool,
-) -> ExitCode:
-    """Remove objects, by name, by KRI, or those that files contain."""
+    reason: str,
+    wait: bool,
+    timeout: float,
+    connected: bool,
+) -> int:
+    """Remove objects, by name, by KRI, or those that files contain.
+
+    With --wait the exit code is 2 where it has not reached every proxy in time; they stay removed.
+    """
+    client.reason = reason
     if bool(words) == bool(files):
         raise click.UsageError("name what to delete: KIND NAME, a KRI, or -f PATH")
     references = _from_files(client, files) if files else _from_words(client, words, mesh)
     deletion = _Deletion(client, dry_run=dry_run, ignores=ignore_not_found)
     for reference in references:
         deletion.delete(reference)
-    return deletion.code
+    if not wait or deletion.code or not deletion.revision:
+        return deletion.code
+    return arrival.wait(
+        ArrivalWait(client, deletion.revision, (), timeout, connected=connected, is_written=True)
+    )
 
 
 class _Deletion:
@@ -54,6 +70,7 @@ class _Deletion:
         self._ignores = ignores
         self._meshes: set[str] = set()
         self.code = ExitCode.FINE
+        self.revision = 0  # of the last one; 0 where nothing was deleted
 
     def delete(self, reference: ObjectReference) -> None:
         """Delete one object and print it; an object that cannot be deleted does not stop the others."""
@@ -65,6 +82,7 @@ class _Deletion:
                 raise
             self._on_error(reference, error)
             return
+        self.revision = max(self.revision, int(answer.headers.get("Koguma-Revision") or 0))
         if named.kind.name == "Mesh":
             self._meshes.add(named.name)
         mark = terminal.paint("warning:", "yellow", error=True)

@@ -17,14 +17,15 @@ _OUTSIDE = ("type", "mesh", "name", "labels", "creationTime", "modificationTime"
 @click.command("describe")
 @click.argument("words", nargs=-1, required=True, metavar="KIND NAME... | KRI...")
 @options.mesh
+@options.at
 @options.connected
-def command(client: ApiClient, *, words: Sequence[str], mesh: str) -> None:
+def command(client: ApiClient, *, words: Sequence[str], mesh: str, at: str | None) -> None:
     """Explain objects: identity, labels, times, spec. Secrets are masked; `get -o yaml` shows them."""
     selection = objects.read(client, words, mesh)
     if not selection.references:
         raise click.UsageError(f"name the {words[0]} to describe")
     kinds, now = kind_lookup.local_kinds(), datetime.now(UTC)
-    for index, answer in enumerate(objects.fetched(client, selection.references)):
+    for index, answer in enumerate(objects.fetched(client, selection.references, options.at_query(at))):
         if index:
             print()
         for line in lines(answer, kinds.get(answer.object["type"]), now):

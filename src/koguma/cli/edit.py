@@ -32,14 +32,16 @@ Examples:
 @click.argument("words", nargs=-1, required=True, metavar="KIND NAME | KRI")
 @options.mesh
 @click.option("--dry-run", is_flag=True, help="Only say what would happen.")
+@options.reason
 @options.connected
-def command(client: ApiClient, *, words: Sequence[str], mesh: str, dry_run: bool) -> None:
+def command(client: ApiClient, *, words: Sequence[str], mesh: str, dry_run: bool, reason: str) -> None:
     """Change an object in an editor: KOGUMA_EDITOR, VISUAL, EDITOR, or vi.
 
     The object is opened as YAML, without what the server computes. A text that is empty, or says the same as
     before, changes nothing. Where the server refuses the text, or somebody else wrote the object since it was
     opened, the text is opened again with the reasons on top. What cannot be written is kept in a file.
     """
+    client.reason = reason
     selection = objects.read(client, words, mesh)
     if len(selection.references) != 1:
         raise click.UsageError("name one object: KIND NAME, KIND/NAME or a KRI")

@@ -29,12 +29,29 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "koguma apply -f shop/ --dry-run",
         "koguma get mt -m shop -o yaml | koguma apply -f -",
         "koguma apply -f shop/ --set shop --prune",
+        "koguma apply -f shop.yaml --reason 'the new release'",
+        "koguma apply -f shop.yaml --wait --timeout 1m",
+    ),
+    "wait": (
+        "koguma wait",
+        "koguma wait meshtimeout/backend-is-quick -m shop --timeout 1m",
     ),
     "describe": (
         "koguma describe meshtimeout backend-is-quick -m shop",
         "koguma describe kri_mt_shop___backend-is-quick_",
     ),
-    "diff": ("koguma diff -f shop.yaml", "koguma diff -f shop/ --set shop --prune"),
+    "diff": (
+        "koguma diff -f shop.yaml",
+        "koguma diff -f shop/ --set shop --prune",
+        "koguma diff 41 57",
+        "koguma diff 2h",
+    ),
+    "plan": (
+        "koguma plan -f shop.yaml",
+        "koguma plan -f shop/ --set shop --prune -o markdown",
+        "koguma plan --delete meshtimeout/backend-is-quick -m shop",
+        "koguma plan --base main/ -f branch/ --prune",
+    ),
     "lint": (
         "koguma lint -f shop/",
         "koguma lint -f shop.yaml --live",
@@ -50,6 +67,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "koguma inspect dataplane web-1 -o json",
         "koguma inspect dataplane web-1 --type clusters",
         "koguma inspect dataplane web-1 --type config-dump --include-eds",
+        "koguma inspect dataplane web-1 --type config --at 2h",
     ),
     "inspect policy": (
         "koguma inspect policy meshtimeout backend-is-quick -m shop",
@@ -66,6 +84,13 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "koguma top proxies -m shop --interval 5",
         "koguma top services backend -m shop --once -o json",
     ),
+    "can": (
+        "koguma can web backend -m shop",
+        "koguma can web backend --path /v2 --method POST --header x-beta:true -m shop",
+        "koguma can outside edge --host shop.example.com --port 443 -m shop",
+        "koguma can web backend -f shop/ -m shop",
+    ),
+    "test": ("koguma test shop/", "koguma test shop/ --quiet --junit build/policies.xml"),
     "explain": ("koguma explain dataplane web-1 --to backend -m shop",),
     "explain dataplane": (
         "koguma explain dataplane web-1 --to backend -m shop",
@@ -77,6 +102,12 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "koguma delete -f shop.yaml --ignore-not-found",
         "koguma delete mesh shop --dry-run",
     ),
+    "history": (
+        "koguma history",
+        "koguma history meshtimeout backend-is-quick -m shop",
+        "koguma history --since 2h --by dora -o wide",
+    ),
+    "undo": ("koguma undo 57 --dry-run", "koguma undo 57 --reason 'it denied too much'"),
     "export": ("koguma export -o backup.jsonl", "koguma export -o - | gzip > backup.jsonl.gz"),
     "import": (
         "koguma import backup.jsonl --dry-run",
@@ -92,6 +123,12 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "koguma kri parse kri_msvc_shop_east__backend_http -o json",
     ),
     "kri build": ("koguma kri build --type meshtimeout -m shop --name backend-is-quick",),
+    "zone": ("koguma zone join --global-address grpcs://global:5685 --zone-token-file east.token --dry-run",),
+    "zone join": (
+        "koguma zone join --global-address grpcs://global:5685 --zone-token-file east.token --dry-run",
+        "koguma zone join --global-address grpcs://global:5685 --zone-token-file east.token --write cp.yaml",
+    ),
+    "zone leave": ("koguma zone leave --keep --dry-run", "koguma zone leave --remove"),
     "token": (
         "koguma token user --name dora --group developers --valid-for 24h",
         "koguma token dataplane -m shop --name web-1 --service web > web-1.token",

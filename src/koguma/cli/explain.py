@@ -7,9 +7,20 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from koguma.cli import explanation, inert_fields, inputs, offline, options, output, tables, terminal
+from koguma.cli import (
+    envoy_explanation,
+    explanation,
+    inert_fields,
+    inputs,
+    offline,
+    options,
+    output,
+    tables,
+    terminal,
+)
 from koguma.cli.explanation import ExplainedField, InspectSource
 from koguma.cli.failures import CommandFailure
+from koguma.core import request_words
 from koguma.model import kri
 from koguma.model.nearest import nearest
 
@@ -36,26 +47,44 @@ def command() -> None:
 
 @command.command("dataplane")
 @click.argument("name")
-@click.option("--to", required=True, metavar="SERVICE", help="What is called: a name, KIND/NAME or a KRI.")
+@click.option("--to", default="", metavar="SERVICE", help="What is called: a name, KIND/NAME or a KRI.")
 @click.option("--port", default="", help="Port of the service, by name or number; all by default.")
 @click.option("--route", default="", help="Only calls through this route, by name or KRI.")
 @click.option("--kind", default="", help="Only values of this kind of policy, such as MeshTimeout.")
 @click.option("--field", default="", help="Only this field, such as http.requestTimeout, with all that lost.")
+@click.option(
+    "--envoy",
+    metavar="PATH",
+    help="Instead: a field of Envoy's, such as clusters[NAME].connect_timeout, or what is above it.",
+)
 @options.mesh
 @options.files
 @offline.options
+@options.at
 @options.output("json")
 @options.connection
 def dataplane(name: str, *, mesh: str, files: Sequence[str], **flags: Any) -> None:
-    """Say who set the values for a proxy's calls to a service.
+    """Say who set the values for a proxy's calls to a service, or a field of its Envoy.
 
     Without --field: a table of all values. With it: the policy and the line that set it, and each one that
     lost, with the reason. Lines are those of `koguma get -o yaml`. With -f the files are explained instead,
     without a server, and places are those in the files.
+
+    With --envoy: which line of which policy or object set a field of Envoy's configuration and which lost, or
+    the part of Koguma that always sets it; of all fields below where PATH is no leaf. A type alone, or an
+    empty PATH, lists the resources.
     """
+    envoy = flags.pop("envoy")
+    if envoy is None and not flags["to"]:
+        raise click.UsageError("name what is called with --to, or a field of Envoy with --envoy")
+    if envoy is not None:
+        envoy_explanation.show(name, mesh, files, envoy, flags)
+        return
     query = ExplainQuery(**{option: flags.pop(option) for option in ExplainQuery._fields})
     control_plane = offline.control_plane(zone=flags.pop("zone"), is_global=flags.pop("is_global"))
-    output_format = flags.pop("output")
+    output_format, at = flags.pop("output"), flags.pop("at")
+    if files and at:
+        raise click.UsageError("--at is for what a control plane has stored; files have no history")
     with contextlib.ExitStack() as stack:
         if files:
             loaded = offline.require_valid(offline.load(inputs.read(files), control_plane))
@@ -65,7 +94,7 @@ def dataplane(name: str, *, mesh: str, files: Sequence[str], **flags: Any) -> No
             )
         else:
             client = stack.enter_context(contextlib.closing(options.client(**flags)))
-            source = explanation.ServerInspect(client, mesh, name)
+            source = explanation.ServerInspect(client, mesh, name, options.at_query(at))
         layout = source.layout()
         protocols = explanation.protocols(layout)
         rows = _rows(source, query, layout)
@@ -151,7 +180,7 @@ def _in_full(row: ExplainedField, also: Sequence[str], source: InspectSource) ->
     yield f"  for calls to {_port(row.to)}{through}{requests}"
     yield f"  set by {row.origin['kri']}, {source.place(row.origin)}"
     for rule in row.instead:
-        which = terminal.printable(explanation.matched(rule["matches"])) or "all requests"
+        which = terminal.printable(request_words.of_matches(rule["matches"])) or "all requests"
         yield f"  but {_text(rule['value'])} for {which}: set by {rule['kri']}, {source.place(rule)}"
     if row.is_replaced:
         yield "  it acts on no request: every rule of the route comes instead"

@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
 from koguma.cli import inputs
-from koguma.cli.client import ApiClient
+from koguma.cli.client import ApiClient, Query
 from koguma.cli.failures import CommandFailure
-from koguma.core import inspect, match, world
+from koguma.core import inspect, match, request_words, world
 from koguma.core.incremental import Db
 from koguma.core.rules import PortRules
 from koguma.model import kri
@@ -51,30 +51,34 @@ class InspectSource(Protocol):
 class ServerInspect:
     """Inspect data of a server."""
 
-    def __init__(self, client: ApiClient, mesh: str, name: str) -> None:
+    def __init__(self, client: ApiClient, mesh: str, name: str, query: Query = ()) -> None:
+        """`query` goes with each request: the past moment that is asked about."""
         self._client = client
+        self._query = query
         self._base = f"/meshes/{quote(mesh, safe='')}/dataplanes/{quote(name, safe='')}"
 
     def layout(self) -> Json:
         """The inbounds and outbounds of the proxy."""
-        return self._client.get(f"{self._base}/_layout").object
+        return self._client.get(f"{self._base}/_layout", self._query).object
 
     def rules(self) -> Json:
         """All rules of the proxy."""
-        return self._client.get(f"{self._base}/_rules").object
+        return self._client.get(f"{self._base}/_rules", self._query).object
 
     def policies(self, outbound: str) -> Json:
         """The policies for calls to an outbound."""
-        return self._client.get(f"{self._base}/_outbounds/{outbound}/_policies", _FIELDS).object
+        return self._fields(f"_outbounds/{outbound}/_policies")
 
     def routes(self, outbound: str) -> Json:
         """The routes of calls to an outbound."""
-        return self._client.get(f"{self._base}/_outbounds/{outbound}/_routes", _FIELDS).object
+        return self._fields(f"_outbounds/{outbound}/_routes")
 
     def route_policies(self, outbound: str, route: str) -> Json:
         """The policies for calls to an outbound through a route."""
-        path = f"{self._base}/_outbounds/{outbound}/_routes/{route}/_policies"
-        return self._client.get(path, _FIELDS).object
+        return self._fields(f"_outbounds/{outbound}/_routes/{route}/_policies")
+
+    def _fields(self, path: str) -> Json:
+        return self._client.get(f"{self._base}/{path}", (*_FIELDS, *self._query)).object
 
     def place(self, origin: Mapping[str, Json]) -> str:
         """The field, and its line in the output of `koguma get -o yaml`."""
@@ -248,24 +252,9 @@ def _rules(outbound: str, routes: Json) -> Iterator[ExplainedField]:
             for path, origin in rule["fieldOrigins"].items():
                 name, field = rule["kri"] or origin["kri"], path.removeprefix("default.")
                 if field != "matches":
-                    requests = matched(rule["matches"])
+                    requests = request_words.of_matches(rule["matches"])
                     provenance = origin["value"], origin, origin["losers"], requests
                     yield ExplainedField(outbound, name, route["kind"], field, *provenance)
-
-
-def matched(matches: Json) -> str:
-    """The matches of a rule, short."""
-    return " or ".join(" ".join(_conditions(conditions)) or "all requests" for conditions in matches or ())
-
-
-def _conditions(match_: Json) -> Iterator[str]:
-    if match_.get("method"):
-        yield str(match_["method"])
-    if match_.get("path"):
-        yield f"{match_['path'].get('type', 'PathPrefix')} {match_['path'].get('value', '/')}"
-    for word, named in (("header", match_.get("headers")), ("query", match_.get("queryParams"))):
-        for part in named or ():
-            yield f"{word} {part.get('name')} {part.get('type', 'Exact')} {part.get('value', '')}".rstrip()
 
 
 def is_of_field(row: ExplainedField, field: str) -> bool:

@@ -20,6 +20,7 @@ Examples:
   koguma get proxies -A -w
   koguma get endpoints backend -m shop
   koguma get all -m shop
+  koguma get meshtimeouts -m shop --at 2h
 """
 
 
@@ -31,9 +32,10 @@ Examples:
     "-l", "--labels", multiple=True, metavar="KEY=VALUE,...", help="Only objects with these labels."
 )
 @click.option("-w", "--watch", is_flag=True, help="Go on with every change, until Ctrl-C.")
+@options.at
 @options.output("wide", "yaml", "json", "name", "kri")
 @options.connected
-def command(
+def command(  # noqa: PLR0913 - one for each option
     client: ApiClient,
     *,
     words: Sequence[str],
@@ -41,6 +43,7 @@ def command(
     all_meshes: bool,
     labels: Sequence[str],
     watch: bool,
+    at: str | None,
     output: str | None,
 ) -> None:
     """Show objects: a table, YAML, JSON; or watch them.
@@ -49,6 +52,7 @@ def command(
     why it does not answer, `get zones` which zones are online and how far behind they are, `get all` the
     objects of all kinds but secrets.
     """
+    _refuse_past(words, at, watch=watch)
     if words and words[0] in ("proxies", "proxy"):
         from koguma.cli import proxies  # noqa: PLC0415 - only for proxies
 
@@ -66,7 +70,7 @@ def command(
             raise click.UsageError("endpoints are shown of named services: leave out -l, -w and -A")
         service_endpoints.show(client, words[1:], mesh, output)
         return
-    if words and words[0] in ("zones", "zone", "z") and output in (None, "wide") and not watch:
+    if words and words[0] in ("zones", "zone", "z") and output in (None, "wide") and not (watch or at):
         from koguma.cli import zones  # noqa: PLC0415 - only for zones
 
         zones.show(client, words[1:], filters(labels), wide=output == "wide")
@@ -76,7 +80,8 @@ def command(
 
         if watch:
             raise click.UsageError("-w watches one kind: give KIND, or KIND and names")
-        get_all.show(client, None if all_meshes else mesh, filters(labels), output)
+        query = [*filters(labels), *options.at_query(at)]
+        get_all.show(client, None if all_meshes else mesh, query, output)
         return
     selection = objects.read(client, words, mesh)
     if selection.references and (all_meshes or labels):
@@ -87,10 +92,23 @@ def command(
 
         watching.watch(client, _watched(selection), listed_mesh, filters(labels), output)
     elif selection.kind is not None and not selection.references:
-        values = list(client.pages(selection.kind.path(listed_mesh), filters(labels)))
+        query = [*filters(labels), *options.at_query(at)]
+        values = list(client.pages(selection.kind.path(listed_mesh), query))
         _show_list(selection.kind, values, output, listed_mesh)
     else:
-        _show_named(client, selection, output)
+        _show_named(client, selection, output, options.at_query(at))
+
+
+def _refuse_past(words: Sequence[str], at: str | None, *, watch: bool) -> None:
+    if at is None:
+        return
+    if watch:
+        raise click.UsageError("--at shows one past moment, and -w what is to come: give one of them")
+    if words and words[0] in ("proxies", "proxy", "endpoints", "endpoint"):
+        raise click.UsageError(
+            f"--at is for stored objects, and what {words[0]} do is known of now alone;"
+            " `koguma get dataplanes --at` has the proxies that were stored"
+        )
 
 
 def filters(labels: Iterable[str]) -> Query:
@@ -124,8 +142,8 @@ def _show_list(kind: KindInfo, values: list[Json], output: str | None, mesh: str
         _print(lines(kind, values, output))
 
 
-def _show_named(client: ApiClient, selection: ObjectSelection, output: str | None) -> None:
-    values = [answer.object for answer in objects.fetched(client, selection.references)]
+def _show_named(client: ApiClient, selection: ObjectSelection, output: str | None, query: Query) -> None:
+    values = [answer.object for answer in objects.fetched(client, selection.references, query)]
     if output == "json":
         _print(json_lines(values[0] if len(values) == 1 else {"total": len(values), "items": values}))
         return

@@ -16,6 +16,7 @@ from koguma.model import documents
 from koguma.model.documents import BadDocument, Document, SourceNode
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
+TEST: Final = "MeshTest"  # cases for `koguma test`, which lie beside objects and are none
 _STDIN: Final = "<stdin>"
 _OBJECT = re.compile(r"objects\[(\d+)\]\.?")
 
@@ -23,11 +24,25 @@ _OBJECT = re.compile(r"objects\[(\d+)\]\.?")
 def read(paths: Sequence[str], instead: str = "") -> tuple[Document, ...]:
     """All objects, in the order given; one error names every file that cannot be read.
 
-    `instead` is the alternative to files that the command has, for the error where there are none.
+    Cases for `koguma test` are left out. `instead` is the alternative to files that the command has, for the
+    error where there are none.
     """
     if not paths:
         message = "name what to read with -f: a file, a folder, or - for standard input"
         raise click.UsageError(f"{message}; {instead}" if instead else message)
+    read_objects = [document for document in read_with_tests(paths) if not is_test(document)]
+    if not read_objects:
+        raise CommandFailure(f"there are no objects in {', '.join(paths)}")
+    return tuple(read_objects)
+
+
+def is_test(document: Document) -> bool:
+    """Whether a document has cases for `koguma test`."""
+    return isinstance(document.value, dict) and document.value.get("type") == TEST
+
+
+def read_with_tests(paths: Sequence[str]) -> tuple[Document, ...]:
+    """All objects and all cases for `koguma test`, in the order given."""
     read_objects: list[Document] = []
     problems: list[str] = []
     for source, data in _sources(paths):
@@ -37,8 +52,6 @@ def read(paths: Sequence[str], instead: str = "") -> tuple[Document, ...]:
             problems.append(error.detail)
     if problems:
         raise CommandFailure("what was given cannot be read", tuple(problems))
-    if not read_objects:
-        raise CommandFailure(f"there are no objects in {', '.join(paths)}")
     return tuple(read_objects)
 
 

@@ -1,7 +1,7 @@
 """`koguma inspect`: the policies of a proxy, the proxies of a policy, and the proxies of a service."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import click
@@ -21,14 +21,15 @@ def command() -> None:
     """Show what acts on a proxy, whom a policy selects, who a service is."""
 
 
+_CONFIG: Final = "config"
 _type = click.option(
     "--type",
     "page",
-    type=click.Choice(("policies", *envoy_pages.PAGES)),
+    type=click.Choice(("policies", _CONFIG, *envoy_pages.PAGES)),
     default="policies",
     show_default=True,
-    help="What acts on it; or what its own Envoy shows, wherever it runs: its configuration, counters, or"
-    " clusters with the state of each endpoint.",
+    help="What acts on it; the configuration that the control plane has for it; or what its own Envoy shows,"
+    " wherever it runs: its configuration, counters, or clusters with the state of each endpoint.",
 )
 _include_eds = click.option(
     "--include-eds", is_flag=True, help="With --type config-dump: also the endpoints of clusters."
@@ -40,22 +41,33 @@ _include_eds = click.option(
 @options.mesh
 @_type
 @_include_eds
+@options.at
 @options.output("json")
 @options.connected
 def dataplane(
-    client: ApiClient, name: str, *, mesh: str, page: str, include_eds: bool, output: str | None
+    client: ApiClient,
+    name: str,
+    *,
+    mesh: str,
+    page: str,
+    include_eds: bool,
+    at: str | None,
+    output: str | None,
 ) -> None:
     """Show a proxy's ports, the policies that act on it and its calls, and what is odd about them."""
-    if _is_of_envoy(page, include_eds=include_eds):
-        path = f"/meshes/{quote(mesh, safe='')}/dataplanes/{quote(name, safe='')}"
-        about = objects.shown("Dataplane", name, mesh)
+    path = f"/meshes/{quote(mesh, safe='')}/dataplanes/{quote(name, safe='')}"
+    about = objects.shown("Dataplane", name, mesh)
+    if page == _CONFIG:
+        _show_config(client, path, about, at)
+        return
+    if _is_of_envoy(page, at, include_eds=include_eds):
         envoy_pages.show(client, path, about, page, include_eds=include_eds, is_json=output == "json")
         return
-    source = ServerInspect(client, mesh, name)
+    source = ServerInspect(client, mesh, name, options.at_query(at))
     try:
         layout, rules = source.layout(), source.rules()
     except ApiError as error:
-        raise error.about(objects.shown("Dataplane", name, mesh)) from None
+        raise error.about(about) from None
     _show({"layout": layout, "rules": rules}, inspection.proxy(layout, rules), output)
 
 
@@ -63,16 +75,22 @@ def dataplane(
 @click.argument("name")
 @_type
 @_include_eds
+@options.at
 @options.output("json")
 @options.connected
-def zoneegress(client: ApiClient, name: str, *, page: str, include_eds: bool, output: str | None) -> None:
+def zoneegress(
+    client: ApiClient, name: str, *, page: str, include_eds: bool, at: str | None, output: str | None
+) -> None:
     """Show the external services that a zone egress serves, and the policies that act on it."""
     path, about = f"/zoneegresses/{quote(name, safe='')}", objects.shown("ZoneEgress", name, "")
-    if _is_of_envoy(page, include_eds=include_eds):
+    if page == _CONFIG:
+        _show_config(client, path, about, at)
+        return
+    if _is_of_envoy(page, at, include_eds=include_eds):
         envoy_pages.show(client, path, about, page, include_eds=include_eds, is_json=output == "json")
         return
     try:
-        services = client.get(f"{path}/_policies").field("services")
+        services = client.get(f"{path}/_policies", options.at_query(at)).field("services")
     except ApiError as error:
         raise error.about(about) from None
     titles = ("MESH", "SERVICE", "SERVER NAME", "POLICIES ON CALLS THAT ARRIVE", "ON CALLS THAT LEAVE")
@@ -80,8 +98,21 @@ def zoneegress(client: ApiClient, name: str, *, page: str, include_eds: bool, ou
     _show({"services": services}, iter(tables.lines(titles, rows)), output)
 
 
-def _is_of_envoy(page: str, *, include_eds: bool) -> bool:
+def _show_config(client: ApiClient, path: str, about: str, at: str | None) -> None:
+    """Print the configuration that the control plane has, or had, for a proxy."""
+    try:
+        config = client.get(f"{path}/_config", options.at_query(at)).object
+    except ApiError as error:
+        raise error.about(about) from None
+    print(output.json_text(config))
+
+
+def _is_of_envoy(page: str, at: str | None, *, include_eds: bool) -> bool:
     """Whether the proxy's Envoy is asked; an error where an option has no effect."""
+    if at and page in envoy_pages.PAGES:
+        raise click.UsageError(
+            "an Envoy knows only what it has now; --at goes with --type policies and --type config"
+        )
     if include_eds and page != envoy_pages.CONFIG_DUMP:
         raise click.UsageError("--include-eds is for --type config-dump")
     return page in envoy_pages.PAGES
@@ -95,13 +126,14 @@ def _served(service: Json) -> tuple[str, ...]:
 @command.command("meshgateway")
 @click.argument("name")
 @options.mesh
+@options.at
 @options.output("json")
 @options.connected
-def meshgateway(client: ApiClient, name: str, *, mesh: str, output: str | None) -> None:
+def meshgateway(client: ApiClient, name: str, *, mesh: str, at: str | None, output: str | None) -> None:
     """Show who serves a MeshGateway, its listeners with their hosts and routes, and what they refuse."""
     path = f"/meshes/{quote(mesh, safe='')}/meshgateways/{quote(name, safe='')}/_layout"
     try:
-        layout = client.get(path).object
+        layout = client.get(path, options.at_query(at)).object
     except ApiError as error:
         raise error.about(objects.shown("MeshGateway", name, mesh)) from None
     _show(layout, inspection.gateway(name, mesh, layout), output)
@@ -111,32 +143,36 @@ def meshgateway(client: ApiClient, name: str, *, mesh: str, output: str | None) 
 @click.argument("kind")
 @click.argument("name")
 @options.mesh
+@options.at
 @options.output("json")
 @options.connected
-def policy(client: ApiClient, kind: str, name: str, *, mesh: str, output: str | None) -> None:
+def policy(client: ApiClient, kind: str, name: str, *, mesh: str, at: str | None, output: str | None) -> None:
     """Show whom a policy selects."""
     kind_info = kind_lookup.from_server(client).find(kind)
     if not kind_info.is_policy:
         raise click.UsageError(f"{kind_info.name} is no policy; `koguma kinds` says which kinds are")
-    _inspect(client, kind_info, name, mesh, output)
+    _inspect(client, ObjectName(kind_info, mesh, name), at, output)
 
 
 @command.command("service")
 @click.argument("name")
 @options.mesh
+@options.at
 @options.output("json")
 @options.connected
-def service(client: ApiClient, name: str, *, mesh: str, output: str | None) -> None:
+def service(client: ApiClient, name: str, *, mesh: str, at: str | None, output: str | None) -> None:
     """Show the ports of a MeshService and the proxies that are it."""
-    _inspect(client, kind_lookup.from_server(client).find("MeshService"), name, mesh, output)
+    kind = kind_lookup.from_server(client).find("MeshService")
+    _inspect(client, ObjectName(kind, mesh, name), at, output)
 
 
-def _inspect(client: ApiClient, kind: KindInfo, name: str, mesh: str, output: str | None) -> None:
+def _inspect(client: ApiClient, reference: ObjectName, at: str | None, output: str | None) -> None:
     """Show an object, and the proxies that belong to it."""
-    reference = ObjectName(kind, mesh, name)
-    (answer,) = objects.fetched(client, [reference])
-    proxies = list(client.pages(f"{reference.path}/_resources/dataplanes"))
-    _show({"object": answer.object, "dataplanes": proxies}, _lines(kind, answer.object, proxies), output)
+    query = options.at_query(at)
+    (answer,) = objects.fetched(client, [reference], query)
+    proxies = list(client.pages(f"{reference.path}/_resources/dataplanes", query))
+    lines = _lines(reference.kind, answer.object, proxies)
+    _show({"object": answer.object, "dataplanes": proxies}, lines, output)
 
 
 def _lines(kind: KindInfo, value: Json, proxies: Sequence[Json]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import click
 
 from koguma.cli import kind_lookup, usage_hints
-from koguma.cli.client import ApiClient, ApiResponse, Json
+from koguma.cli.client import ApiClient, ApiResponse, Json, Query
 from koguma.cli.failures import ApiError
 from koguma.cli.kind_lookup import KindIndex, KindInfo
 
@@ -100,11 +100,13 @@ def _slashed(known: KindIndex, word: str, mesh: str) -> ObjectName:
     return ObjectName(known.find(kind), mesh, name)
 
 
-def fetched(client: ApiClient, references: Sequence[ObjectReference]) -> Iterator[ApiResponse]:
+def fetched(
+    client: ApiClient, references: Sequence[ObjectReference], query: Query = ()
+) -> Iterator[ApiResponse]:
     """Get each object; the response has its ETag."""
     for reference in references:
         try:
-            yield client.get(reference.path)
+            yield client.get(reference.path, query)
         except ApiError as error:
             raise error.about(str(reference)) from None
 

@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 import click
 
 from koguma.cli import gateway_api_objects, inputs, kind_lookup, objects, terminal
-from koguma.cli.client import ApiClient
+from koguma.cli import options as shared_options
+from koguma.cli.client import ApiClient, Query
 from koguma.cli.failures import ApiError, CommandFailure, ExitCode
 from koguma.core import admission, defaults, identity, loading, services, world
 from koguma.core.incremental import Db
@@ -32,6 +33,7 @@ from koguma.model.violation import Violation
 
 _GROUPS: Final = ("koguma.policies", "koguma.destinations")
 _BUILTIN: Final = "koguma.policies:POLICIES"
+_GONE: Final = 410
 _SECRET: Final = "Secret"  # noqa: S105 - the name of a kind
 # The kinds that the policy engine reads, beside policies.
 _ENGINE_KINDS: Final = (
@@ -251,31 +253,39 @@ def control_plane_of(client: ApiClient, default: ControlPlaneInfo) -> ControlPla
     )
 
 
-def served(client: ApiClient) -> Iterator[Resource]:
-    """The server's objects of the kinds that the policy engine reads and this program knows."""
+def served(client: ApiClient, at: str | None = None) -> Iterator[Resource]:
+    """The server's objects of the kinds that the policy engine reads and this program knows, now or `at`."""
     kinds = known_kinds()
-    for value in stored(client):
+    for value in stored(client, at):
         resource = _resource(value, kinds)
         if resource is not None:
             yield resource
 
 
-def stored(client: ApiClient) -> Iterator[Json]:
-    """The server's objects of the kinds that the policy engine reads, as plain documents."""
+def stored(client: ApiClient, at: str | None = None) -> Iterator[Json]:
+    """The server's objects of the kinds that the policy engine reads, as plain documents, now or `at`."""
+    query = shared_options.at_query(at)
     for kind in kind_lookup.from_server(client):
         if kind.is_policy or kind.name in _ENGINE_KINDS:
-            yield from client.pages(kind.path(None))
+            yield from client.pages(kind.path(None), query)
         elif kind.name == _SECRET:
-            yield from _secrets(client, kind.path(None))
-    yield from gateway_api_objects.served(client)
+            yield from _secrets(client, kind.path(None), query)
+    if at is None:
+        yield from gateway_api_objects.served(client)
+    elif next(gateway_api_objects.served(client), None) is not None:
+        terminal.print_stderr(
+            "note: objects of the Gateway API are not shown as of the past; they are left out"
+        )
 
 
-def _secrets(client: ApiClient, path: str) -> Iterator[Json]:
+def _secrets(client: ApiClient, path: str, query: Query) -> Iterator[Json]:
     """The server's Secrets; none for users who may not read them, and lint is silent about those then."""
     try:
-        yield from client.pages(path)
+        yield from client.pages(path, query)
     except ApiError as error:
-        if error.code is not ExitCode.DENIED:
+        if error.status == _GONE:  # superseded ones are kept for an hour only
+            yield from client.pages(path)
+        elif error.code is not ExitCode.DENIED:
             raise
 
 

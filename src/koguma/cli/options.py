@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # `--help` does not need HTTP
     from koguma.cli.client import ApiClient
 
 VERBOSE: Final = "koguma.verbose"
+_REASON_MAX: Final = 1_000
 
 Function = Callable[..., Any]
 
@@ -91,6 +92,28 @@ files = click.option(
     metavar="PATH",
     help="File, folder (all .yaml, .yml and .json in it) or - for standard input; repeatable.",
 )
+
+
+def _checked_reason(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str:
+    text = (value or "").strip()
+    if len(text) > _REASON_MAX or not text.isprintable():
+        raise click.BadParameter(f"must be one line of at most {_REASON_MAX} characters")
+    return text
+
+
+reason = click.option(
+    "--reason", metavar="TEXT", callback=_checked_reason, help="Why; `koguma history` shows it."
+)
+at = click.option(
+    "--at",
+    metavar="REVISION|TIME|2h",
+    help="As of a past revision, a time (RFC 3339), or how long ago; `koguma history` has the revisions.",
+)
+
+
+def at_query(moment: str | None) -> list[tuple[str, str]]:
+    """The query of a request about the past."""
+    return [("at", moment)] if moment is not None else []
 
 
 class ReadsFiles(click.Command):

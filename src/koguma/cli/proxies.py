@@ -12,6 +12,8 @@ from koguma.cli.failures import ServerUnreachable
 Json = Any
 
 _TITLES: Final = ("NAME", "MESH", "STATE", "REVISION", "LAG", "ENVOY", "CONNECTED")
+_ZONE: Final = "ZONE"  # a column on Global alone
+_NO_VERSION: Final = "none"  # of what it refused: it never had any
 _WIDE: Final = ("INSTANCE", "KRI")
 _POLL_SECONDS: Final = 1.0  # connections are not stored objects, so the API has no watch for them
 _PAUSES_SECONDS: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -48,9 +50,9 @@ def show(client: ApiClient, names: Sequence[str], mesh: str | None, output: str 
     if not connected:
         terminal.print_stderr(f"no proxies are connected{f' in mesh {mesh}' if mesh else ''}")
     else:
-        wide = output == "wide"
-        rows = (_row(proxy, wide=wide) for proxy in connected)
-        for line in tables.lines(_TITLES + (_WIDE if wide else ()), rows):
+        wide, zones = output == "wide", "zones" in answer
+        rows = (_row(proxy, wide=wide, zones=zones) for proxy in connected)
+        for line in tables.lines(_titles(wide=wide, zones=zones), rows):
             print(line)
     for line in refusals(connected):
         print(line)
@@ -72,17 +74,24 @@ def _refused_lines(refused: Sequence[Json]) -> Iterator[str]:
         yield f"    {proxy['hint']}"
 
 
-def _connected(client: ApiClient, names: Sequence[str], mesh: str | None) -> list[Json]:
-    proxies = client.get("/_proxies", [("mesh", mesh)] if mesh else []).field("items")
-    return [proxy for proxy in proxies if not names or proxy["name"] in names]
+def _titles(*, wide: bool, zones: bool) -> tuple[str, ...]:
+    titles = (*_TITLES[:1], _ZONE, *_TITLES[1:]) if zones else _TITLES
+    return titles + (_WIDE if wide else ())
+
+
+def _connected(client: ApiClient, names: Sequence[str], mesh: str | None) -> tuple[list[Json], bool]:
+    """The proxies, and whether this is Global, which has those of several zones."""
+    answer = client.get("/_proxies", [("mesh", mesh)] if mesh else []).object
+    return [proxy for proxy in answer["items"] if not names or proxy["name"] in names], "zones" in answer
 
 
 def watch(client: ApiClient, names: Sequence[str], mesh: str | None, output: str | None) -> None:
     """Print the proxies, then each one that connects, changes or disconnects, until interrupted."""
     wide = output == "wide"
-    table = tables.TextTable(("EVENT", *_TITLES, *(_WIDE if wide else ())))
-    before = _by_instance(_connected(client, names, mesh))
-    first = [_event_row("added", proxy, wide=wide) for proxy in before.values()]
+    connected, zones = _connected(client, names, mesh)
+    table = tables.TextTable(("EVENT", *_titles(wide=wide, zones=zones)))
+    before = _by_instance(connected)
+    first = [_event_row("added", proxy, wide=wide, zones=zones) for proxy in before.values()]
     if output in (None, "wide"):
         _print(table.start(first))
         _print(refusals(list(before.values())))
@@ -93,7 +102,7 @@ def watch(client: ApiClient, names: Sequence[str], mesh: str | None, output: str
         now = _by_instance(_poll(client, names, mesh))
         for event, proxy in changes(before, now):
             if output in (None, "wide"):
-                _print([table.row(_event_row(event.lower(), proxy, wide=wide))])
+                _print([table.row(_event_row(event.lower(), proxy, wide=wide, zones=zones))])
                 _print(refusals([proxy] if event != "DELETED" else []))
             else:
                 _print([_in_full(event, proxy, output)])
@@ -123,15 +132,15 @@ def _poll(client: ApiClient, names: Sequence[str], mesh: str | None) -> list[Jso
     """The proxies; transient failures are retried, as while the control plane restarts."""
     for pause in _PAUSES_SECONDS:
         try:
-            return _connected(client, names, mesh)
+            return _connected(client, names, mesh)[0]
         except ServerUnreachable as lost:
             terminal.print_stderr(f"{lost.message}; connecting again")
             time.sleep(pause)
-    return _connected(client, names, mesh)
+    return _connected(client, names, mesh)[0]
 
 
-def _event_row(event: str, proxy: Json, *, wide: bool) -> tuple[str, ...]:
-    return (event, *_row(proxy, wide=wide))
+def _event_row(event: str, proxy: Json, *, wide: bool, zones: bool) -> tuple[str, ...]:
+    return (event, *_row(proxy, wide=wide, zones=zones))
 
 
 def _in_full(event: str, proxy: Json, output: str) -> str:
@@ -149,10 +158,11 @@ def _print(text: Iterable[str]) -> None:
         print(line, flush=True)
 
 
-def _row(proxy: Json, *, wide: bool) -> tuple[str, ...]:
+def _row(proxy: Json, *, wide: bool, zones: bool) -> tuple[str, ...]:
     lag = proxy["behindSeconds"]
     cells = (
         proxy["name"],
+        *((proxy["zone"],) if zones else ()),
         proxy["mesh"] or "-",
         proxy["state"].upper() if proxy["state"] == "nack" else proxy["state"],
         str(proxy["revision"]),
@@ -171,7 +181,8 @@ def refusals(proxies: Sequence[Json]) -> Iterator[str]:
             yield f"  {rejection['text']}"
         for resource in proxy.get("quarantined") or ():
             by = f" (changed by {', '.join(resource['policies'])})" if resource["policies"] else ""
-            yield f"\n{proxy['name']} has {resource['has']} of {resource['type']} {resource['name']}{by}:"
+            held = "refused" if resource["has"] == _NO_VERSION else f"has {resource['has']} of"
+            yield f"\n{proxy['name']} {held} {resource['type']} {resource['name']}{by}:"
             yield f"  {resource['text']}"
         for text in proxy.get("notReady") or ():
             yield f"\n{proxy['name']}: {text}"

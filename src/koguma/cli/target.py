@@ -7,7 +7,9 @@ the current context are sent to its own address only.
 
 Without a token, and on this machine, the administrator's access is taken from the data directory (of the
 context, `KOGUMA_DATA_DIR`, or the default one): the socket for http; for https the token, and only where the
-control plane's own CA verifies the server, so that no other process on the port gets the token.
+control plane's own CA verifies the server, so that no other process on the port gets the token. Who names a
+data directory and no address means the control plane of that directory, and no other one that listens on the
+default port.
 """
 
 import ipaddress
@@ -52,6 +54,7 @@ class ServerTarget(NamedTuple):
     data_dir: str = ""  # the data directory, where the server is on this machine
     socket: str = ""  # the administrator's socket, which is tried first
     is_default: bool = False  # no address was configured
+    is_socket_only: bool = False  # a data directory was named and no address: no other server is meant
 
     @property
     def current_token(self) -> Redacted | None:
@@ -93,7 +96,12 @@ def resolve(flags: ConnectionOptions, environment: Mapping[str, str]) -> ServerT
     if not is_loopback(target.host):
         return target
     is_default = origin == _DEFAULT_ORIGIN
-    return _as_owner(target._replace(data_dir=_data_dir(environment, context), is_default=is_default))
+    is_socket_only = is_default and token is None and bool(environment.get(data_directory.VARIABLE))
+    return _as_owner(
+        target._replace(
+            data_dir=_data_dir(environment, context), is_default=is_default, is_socket_only=is_socket_only
+        )
+    )
 
 
 def _data_dir(environment: Mapping[str, str], context: CliContext | None) -> str:
@@ -108,7 +116,10 @@ def _as_owner(target: ServerTarget) -> ServerTarget:
     home = Path(target.data_dir).expanduser()
     if not target.is_https:
         path = home / data_directory.ADMIN_SOCKET
-        return target._replace(socket=str(path)) if os.access(path, os.W_OK) else target
+        if os.access(path, os.W_OK):
+            return target._replace(socket=str(path))
+        is_foreign = path.exists() if os.access(home, os.X_OK) else home.exists()
+        return target._replace(is_socket_only=target.is_socket_only and not is_foreign)
     authority, token_file = home / _OWN_CA, home / _ADMIN_TOKEN
     if target.ca_file not in ("", str(authority)) or not all(
         os.access(file, os.R_OK) for file in (authority, token_file)

@@ -81,5 +81,6 @@ def _refusals(zones: Sequence[Json]) -> Iterator[str]:
     for zone in zones:
         refused = (zone.get("connection") or {}).get("refused") or {}
         if refused.get("total"):
-            yield f"\n{zone['name']}: {refused['total']} objects were refused; see `koguma check`. The first:"
+            yield ""
+            yield f"{zone['name']}: {refused['total']} objects were refused; see `koguma check`. The first:"
             yield f"  {refused.get('first', '')}"

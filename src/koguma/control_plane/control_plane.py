@@ -1,6 +1,7 @@
 """A control plane, put together from all packages, started and stopped."""
 
 import asyncio
+import functools
 import gc
 import os
 import secrets
@@ -22,13 +23,17 @@ from koguma.access.authorizer import Attempt, Authorizer
 from koguma.access.token_keys import TokenKeys, TokenVerifier
 from koguma.api import openapi, routes, tracing
 from koguma.api.apply import Apply
+from koguma.api.arrival import ArrivalPage
+from koguma.api.audit import Audit
 from koguma.api.authn import Authenticator
 from koguma.api.backup import Backup
 from koguma.api.call import Call, answer
-from koguma.api.dispatch import Dispatch
+from koguma.api.can import Can
+from koguma.api.dispatch import Dispatch, Route
 from koguma.api.envoy_views import EnvoyPages
 from koguma.api.global_insight import GlobalInsight
 from koguma.api.health import Checks, Health
+from koguma.api.history import History
 from koguma.api.inspect import Inspect
 from koguma.api.kube.account_tokens import AccountTokens
 from koguma.api.kube.form import KubeForm
@@ -37,7 +42,10 @@ from koguma.api.open_watches import OpenWatches
 from koguma.api.overviews import Overviews
 from koguma.api.plain import PlainObjects
 from koguma.api.plain_encoder import PlainEncoder
+from koguma.api.plan import Plans
 from koguma.api.proxies import Proxies
+from koguma.api.proxy_answers import ProxyAnswers
+from koguma.api.proxy_plans import ProxyPlans
 from koguma.api.server import HttpServer
 from koguma.api.service_endpoints import ServiceEndpoints
 from koguma.api.storage_migration import StorageMigrations
@@ -46,22 +54,32 @@ from koguma.api.system import System
 from koguma.api.tokens import TokenIssuer
 from koguma.api.tracing import Tracer
 from koguma.api.traffic import Top
+from koguma.api.undo import Undo
 from koguma.api.watch import Watches
+from koguma.api.zone_answers import ZoneAnswers
+from koguma.api.zone_membership import ZoneMembership
 from koguma.api.zone_proxies import ZoneProxies
+from koguma.application import past_engines
 from koguma.application.context import Context, InstanceInfo
 from koguma.application.conversions import Conversions
 from koguma.application.live_catalog import LiveCatalog
 from koguma.application.live_engine import LiveEngine
+from koguma.application.trial_engine import TrialEngine
 from koguma.control_plane import metrics, server_certificate
-from koguma.control_plane.checks import HealthChecks
-from koguma.control_plane.proxy_services import ProxyServices
+from koguma.control_plane.checks import HealthChecks, audit_checks
+from koguma.control_plane.proxy_services import ProxyServices, virtual_ranges
 from koguma.control_plane.server_certificate import ServerIdentity
 from koguma.control_plane.sync_services import SyncServices
 from koguma.control_plane.zone_services import ZoneServices
 from koguma.envoy import schema
 from koguma.envoy.patch_check import PatchChecker
+from koguma.fleet.arrival import Arrivals
+from koguma.fleet.envoy_views import EnvoyViews
 from koguma.fleet.insights.insights import Insights
+from koguma.fleet.programmed import ProgrammedConditions
+from koguma.fleet.proxy_view import proxy_json
 from koguma.fleet.shared_states import SharedStates
+from koguma.fleet.zone_arrivals import ZoneArrivals
 from koguma.identity import files, signing_keys
 from koguma.kube.kinds import NATIVE_KINDS
 from koguma.model import duration
@@ -77,6 +95,7 @@ from koguma.reconcile.namespace_contents import NamespaceContents
 from koguma.reconcile.quotas import QuotaStatuses
 from koguma.reconcile.services import ServiceGenerator
 from koguma.runtime import allowed_hosts, data_directory, garbage_collection, service_addresses
+from koguma.runtime.audit_log import AuditLog
 from koguma.runtime.background import Background
 from koguma.runtime.checks import Check
 from koguma.runtime.clock import now
@@ -124,6 +143,7 @@ class ControlPlane:
         self._sync: SyncServices | None = None
         self._zones: ZoneServices | None = None
         self._tracer: Tracer | None = None
+        self._audit = AuditLog(settings.audit_log) if settings.audit_log else None
         self._patch_checks: PatchChecker | None = None
 
     async def start(self) -> None:
@@ -131,6 +151,8 @@ class ControlPlane:
         data_dir = _existing(Path(self.settings.data_dir))
         asyncio.get_running_loop().set_exception_handler(self.background.on_loop_error)
         loading = self.background.once("messages of Envoy", self._load_envoy())
+        if self._audit is not None:
+            self._audit.start()
         await self.store.open()
         engine = self._new_engine()
         context, keys = self._new_context(engine)
@@ -166,8 +188,7 @@ class ControlPlane:
 
     def _start_tasks(self, context: Context, identity: ServerIdentity) -> None:
         history = _span(self.settings.history)
-        short = frozenset(kind.stored_as for kind in (*self.kinds, *NATIVE_KINDS) if kind.short_history)
-        short |= INTERNAL_KINDS
+        short = past_engines.short_kinds(self.kinds)
         self._run("compaction of the history", lambda: self.store.compact_forever(short, history))
         self._run("housekeeping", Housekeeper(context).run)
         self._run("aggregated roles", RoleAggregator(context).run)
@@ -213,6 +234,8 @@ class ControlPlane:
             await self._http.stop()
         if self._tracer is not None:
             await self._tracer.stop()
+        if self._audit is not None:
+            await asyncio.to_thread(self._audit.stop)
         await self._calls.close()
         await self.store.close()
         await self.background.stop()
@@ -238,11 +261,13 @@ class ControlPlane:
             about=about,
             signing_key=lambda: signing_keys.generate().reveal(),
             database=engine.database,
+            beside=engine.beside,
             background=self.background,
             patch_checks=lambda: self._patch_checks,
             catalogs=self.catalogs,
             conversions=Conversions(self._calls),
             calls=self._calls,
+            trials=TrialEngine(virtual_ranges(settings)),
             computed=self._insights,
         )
         return context, TokenKeys(lambda: self.store.state)
@@ -306,24 +331,31 @@ class ControlPlane:
         readiness = {"started": lambda: self._not_ready, "store-room": lambda: self.store.full}
         servers = AggregatedServers(context, now)
         self._run("aggregated servers", servers.run)
-        kube = KubeForm(context, now, tokens, opened, readiness, servers, resource_ids=with_ids)
+        programmed = ProgrammedConditions(self._arrivals, self.kinds, now)
+        kube = KubeForm(context, now, tokens, opened, readiness, servers, programmed, resource_ids=with_ids)
         self.metrics.registry.register(Gauges(lambda: self._gauges(len(opened))))
         health = Health(context.access, self.metrics, self._unready, checks)
-        description = openapi.encoded(self.kinds)
+        description = functools.cache(lambda: openapi.encoded(self.kinds))  # few ask, and it takes 0.1 s
 
         async def show_openapi(call: Call) -> web.StreamResponse:
             context.access.check(call.user, Attempt("get", path="/openapi.json"))
             call.is_compressible = True
-            return answer(description)
+            return answer(await asyncio.to_thread(description))
 
-        proxies = Proxies(context, self._shown_proxies, self._refused_proxies, self._proxies_problem)
+        answers = ProxyAnswers(context, lambda: self._zones.questions if self._zones else None)
+        plans = ProxyPlans(context, lambda: self._zones.sources if self._zones else None)
+        can = Can(context, lambda: self._zones.questions if self._zones else None)
+        self._answer_global(context, answers, plans, can)
+        proxies = Proxies(context, answers, self._shown_proxies, self._refused_proxies, self._proxies_problem)
         insight = GlobalInsight(context, self._insights, now)
+        arrival = ArrivalPage(context, self._arrivals, self._zone_arrivals, self._is_stopping)
         pages = {
             "healthy": (health.healthy, True),
             "ready": (health.ready, True),
             "metrics": (health.metrics, False),
             "_check": (health.check, False),
             "_proxies": (proxies.list, False),
+            "_arrival": (arrival.show, False),
             "global-insight": (insight.show, False),
             "global-insights": (insight.totals, False),
             "openapi.json": (show_openapi, False),
@@ -331,28 +363,20 @@ class ControlPlane:
         system = System(context, objects, resource_ids=with_ids)
         fixed = routes.fixed(
             system,
-            Apply(context, objects),
+            Plans(context, Apply(context, objects), plans),
             Backup(context, objects),
             StorageMigrations(context),
             TokenIssuer(context, keys, now),
+            ZoneMembership(context, objects),
             pages,
         )
         authenticator = Authenticator(verifier.user, self.settings.localhost_is_admin)
-        surveys = Surveys(
-            lambda: self._proxies.views if self._proxies else None,
-            lambda: self._proxies.states if self._proxies else None,
-        )
         variable = (
             routes.overviews(self.kinds, Overviews(context, self._insights)),
             routes.objects(self.kinds, objects, watches),
-            routes.inspect(
-                self.kinds,
-                Inspect(context),
-                proxies,
-                ZoneProxies(context),
-                EnvoyPages(context, lambda: self._proxies.views if self._proxies else None),
-            ),
-            routes.surveys(self.kinds, Top(context, surveys), ServiceEndpoints(context, surveys)),
+            *self._routes_to_proxies(context, proxies, answers),
+            routes.histories(self.kinds, History(context), Undo(context, objects, plans)),
+            routes.answers(self.kinds, can),
             *kube.routes,
         )
         return Dispatch(
@@ -362,6 +386,19 @@ class ControlPlane:
             self.metrics,
             self._tracer,
             kube.current_pages,
+            Audit(self._audit, self.settings.audit_level) if self._audit else None,
+        )
+
+    def _routes_to_proxies(
+        self, context: Context, proxies: Proxies, answers: ProxyAnswers
+    ) -> tuple[Route, ...]:
+        """The paths of which a proxy, its Envoy or its zone answers."""
+        surveys = Surveys(lambda: self._views, lambda: self._states)
+        pages = EnvoyPages(context, lambda: self._views)
+        zone_proxies = ZoneProxies(context, answers)
+        return (
+            routes.inspect(self.kinds, Inspect(context, answers), proxies, zone_proxies, pages),
+            routes.surveys(self.kinds, Top(context, surveys), ServiceEndpoints(context, surveys)),
         )
 
     def _checks(self, context: Context, engine: LiveEngine, identity: ServerIdentity) -> Checks:
@@ -377,13 +414,17 @@ class ControlPlane:
         return lambda: checks.all(self._warnings, self._fleet_checks())
 
     def _fleet_checks(self) -> Iterator[Check]:
+        yield from audit_checks(self._audit) if self._audit else ()
         yield from self._sync.checks() if self._sync else ()
         yield from self._proxies.checks() if self._proxies else ()
+        yield from self._zones.checks() if self._zones else ()
 
     def _gauges(self, n_watches: int) -> Iterator[metrics.Gauge]:
         proxies = self._proxies.gauges() if self._proxies else iter(())
-        zones = self._sync.gauges() if self._sync else iter(())
-        return metrics.gauges(self.store, self.background, n_watches, chain(proxies, zones))
+        sync = self._sync.gauges() if self._sync else iter(())
+        zones = self._zones.gauges() if self._zones else iter(())
+        audit = metrics.audit_gauges(self._audit) if self._audit else iter(())
+        return metrics.gauges(self.store, self.background, n_watches, chain(proxies, sync, zones, audit))
 
     @property
     def _states(self) -> SharedStates | None:
@@ -391,14 +432,39 @@ class ControlPlane:
         holder = self._proxies or self._zones
         return holder.states if holder is not None else None
 
+    @property
+    def _views(self) -> EnvoyViews | None:
+        """What Envoys show; None where there are no proxies."""
+        holder = self._proxies or self._zones
+        return holder.views if holder is not None else None
+
+    def _answer_global(self, context: Context, answers: ProxyAnswers, plans: ProxyPlans, can: Can) -> None:
+        """Let a zone answer Global's questions about its proxies, and report how they are."""
+        client = self._sync.client if self._sync is not None else None
+        if self._sync is not None and self._proxies is not None and client is not None:
+            zone, arrivals = context.control_plane.zone, self._proxies.arrivals
+            planned = functools.partial(plans.received, client)
+            own = ZoneAnswers(zone, answers, lambda: self._views, arrivals, self._sync, planned, can.received)
+            self._sync.serve_global(own.answer, self._proxies.states)
+
     def _unready(self) -> str:
         return self._not_ready or self.store.full
 
     def _shown_proxies(self, mesh: str) -> Iterator[Mapping[str, Json]]:
-        return self._proxies.as_json(mesh) if self._proxies else iter(())
+        states, at = self._states, now()
+        return (proxy_json(state, at) for state in states.connected(mesh)) if states else iter(())
 
     def _proxies_problem(self) -> str:
         return self._states.problem if self._states is not None else ""
+
+    def _arrivals(self) -> Arrivals | None:
+        return self._proxies.arrivals if self._proxies else None
+
+    def _zone_arrivals(self) -> ZoneArrivals | None:
+        return self._zones.arrivals if self._zones else None
+
+    def _is_stopping(self) -> bool:
+        return self._not_ready == "stopping"
 
     def _refused_proxies(self, mesh: str) -> Iterator[Mapping[str, Json]]:
         return self._proxies.refused_as_json(mesh) if self._proxies else iter(())

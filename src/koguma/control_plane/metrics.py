@@ -2,10 +2,17 @@
 
 from collections.abc import Iterator
 
+from koguma.runtime.audit_log import AuditLog
 from koguma.runtime.background import Background
 from koguma.store import Store
 
 Gauge = tuple[str, str, str, float]  # name, help, type, value
+
+
+def audit_gauges(audit: AuditLog) -> Iterator[Gauge]:
+    """Figures of the audit log."""
+    yield "koguma_audit_events", "Events that the audit log has.", "counter", audit.n_written
+    yield "koguma_audit_dropped", "Events that the audit log has lost.", "counter", audit.n_dropped
 
 
 def gauges(store: Store, background: Background, n_watches: int, proxies: Iterator[Gauge]) -> Iterator[Gauge]:

@@ -23,10 +23,12 @@ from koguma.control_plane import proxy_checks
 from koguma.control_plane.metrics import Gauge
 from koguma.control_plane.server_certificate import ServerIdentity
 from koguma.core import vips
+from koguma.core.vips import Ranges
 from koguma.envoy import admin_channel, schema
 from koguma.envoy.encode import Encoder
 from koguma.fleet import peers
 from koguma.fleet.admin_channels import AdminChannels
+from koguma.fleet.arrival import Arrivals
 from koguma.fleet.certificates import Certificates
 from koguma.fleet.envoy_views import EnvoyViews
 from koguma.fleet.fleet import Fleet
@@ -34,7 +36,6 @@ from koguma.fleet.gate import ProxyGate
 from koguma.fleet.peers import Peers
 from koguma.fleet.probing import HealthGate
 from koguma.fleet.proxy_balance import ProxyBalance
-from koguma.fleet.proxy_view import proxy_json
 from koguma.fleet.shared_states import SharedStates
 from koguma.identity import certificate_facts, peer_tokens
 from koguma.model import duration
@@ -70,6 +71,8 @@ class ProxyServices:
         self.ports: dict[str, int] = {}
         self.fleet: Fleet | None = None
         self.states = SharedStates(context, clock)
+        context.trials.nodes_elsewhere = context.past.nodes_elsewhere = self.states.nodes_elsewhere
+        self.arrivals = Arrivals(context, self.states)
         self._context = context
         self._engine = engine
         self._gate = ProxyGate(context, keys, clock, identity_from_token=settings.identity_from_token)
@@ -77,12 +80,7 @@ class ProxyServices:
         self._settings = settings
         self._clock = clock
         self._certificates = Certificates(lambda: context.state, clock, self.states.ca_holders)
-        ranges = vips.ranges(
-            settings.mesh_service_cidr,
-            settings.mesh_external_service_cidr,
-            settings.mesh_multi_zone_service_cidr,
-            settings.virtual_ipv6_cidr,
-        )
+        ranges = virtual_ranges(settings)
         self._statuses = StatusWriter(context, clock, self._connected, self._certified, ranges)
         self.states.subscribe(self._recount)
         self._channels = AdminChannels(context.background)
@@ -243,11 +241,6 @@ class ProxyServices:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.states.stop()
 
-    def as_json(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
-        """The state of each connected proxy, as the API returns it."""
-        now = self._clock()
-        return (proxy_json(state, now) for state in self.states.connected(mesh))
-
     def refused_as_json(self, mesh: str = "") -> Iterator[Mapping[str, Json]]:
         """The proxies that were not let in, as the API returns them."""
         return self.fleet.refused_proxies.as_json(mesh) if self.fleet else iter(())
@@ -296,6 +289,16 @@ class ProxyServices:
             yield from self.fleet.refused_proxies.gauges()
         if self.prover is not None:
             yield from proxy_checks.proof_gauges(self.prover)
+
+
+def virtual_ranges(settings: Settings) -> Ranges:
+    """The ranges of the virtual addresses of services."""
+    return vips.ranges(
+        settings.mesh_service_cidr,
+        settings.mesh_external_service_cidr,
+        settings.mesh_multi_zone_service_cidr,
+        settings.virtual_ipv6_cidr,
+    )
 
 
 def _address(host: str, port: int, hostname: str) -> str:

@@ -1,6 +1,6 @@
 """Sync services: what a control plane runs for sync: Global's port for zones, or a zone's way to Global."""
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from datetime import datetime
 from typing import Any, Final
 
@@ -8,15 +8,20 @@ from koguma.access.token_keys import TokenKeys
 from koguma.application.context import Context
 from koguma.control_plane.metrics import Gauge
 from koguma.control_plane.server_certificate import ServerIdentity
+from koguma.fleet.shared_states import SharedStates
+from koguma.fleet.state_reports import StateReports
 from koguma.model.errors import KogumaError
 from koguma.runtime.checks import Check
 from koguma.runtime.settings import Settings
-from koguma.sync.connection import PeerState
+from koguma.sync import stream_service
+from koguma.sync.connection import Duties, PeerState
 from koguma.sync.global_server import GlobalServer
+from koguma.sync.protocol.messages import ZoneQuestion
 from koguma.sync.zone_client import GlobalAddress, ZoneClient
 
 _SHOWN_MAX: Final = 10
 
+Answer = Callable[[str, bytes, int, float], Awaitable[bytes]]  # to a question: name, body, bytes, seconds
 Run = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], None]
 
 
@@ -35,6 +40,24 @@ class SyncServices:
         )
         self.client = ZoneClient(context, target, clock) if here.federated else None
 
+    def serve_global(self, answer: Answer, states: SharedStates) -> None:
+        """Answer Global's questions, and report the states of this zone's proxies to it."""
+        if self.client is not None:
+
+            async def answered(question: ZoneQuestion) -> bytes:
+                return await answer(question.name, question.body, question.bytes_max, question.seconds_max)
+
+            self.client.duties = Duties(answers=answered, reports=StateReports(states))
+
+    @property
+    def doubt(self) -> str:
+        """Why this zone keeps what Global does not have any more; empty where it does not."""
+        return self.client.doubt if self.client is not None else ""
+
+    async def had_before(self, revision: int) -> int:
+        """A revision of this zone's store at which nothing of one of Global's had come; 0: not known."""
+        return await self.client.had_before(revision) if self.client is not None else 0
+
     async def start(self, identity: ServerIdentity, run: Run) -> dict[str, int]:
         """Listen for zones, or connect to Global; returns the ports."""
         if self.client is not None:
@@ -44,7 +67,6 @@ class SyncServices:
             return {}
         settings = self._settings
         run("objects for zones", self.server.publish)
-        run("zones that are switched off", self.server.follow_zones)
         run("review of zones' tokens", self.server.review)
         try:
             port = await self.server.listen(
@@ -66,15 +88,8 @@ class SyncServices:
         if self.client is not None:
             yield from self._check_of_global(self.client)
         if self.server is not None:
-            states = self.server.states()
-            for zone in sorted(each.name for each in self._context.state.listed("Zone")):
-                if (state := states.get(zone)) is not None:
-                    yield from _refusals(f'zone "{zone}"', state)
-                elif (last := self.server.last_error(zone)) is not None:
-                    text = (
-                        f'zone "{zone}" is not connected here since {last[0]:%Y-%m-%dT%H:%M:%SZ}: {last[1]}'
-                    )
-                    yield Check("zones", "warning", text, "look at the log of that zone's control plane")
+            for zone, state in self.server.states().items():
+                yield from _refusals(f'zone "{zone}"', state)
 
     def _check_of_global(self, client: ZoneClient) -> Iterator[Check]:
         state = client.state
@@ -95,8 +110,18 @@ class SyncServices:
             if client.last_error
             else ""
         )
-        hint = "the zone works on with what it has; it connects again by itself"
-        yield Check("global", "warning", f"{self._settings.global_address} is away{why}", hint)
+        what = "does not let this zone in" if client.is_refused else "is away"
+        text = f"{self._settings.global_address} {what}{why}"
+        yield Check("global", "warning", text, f"the zone works on with what it has; {self._remedy(client)}")
+
+    def _remedy(self, client: ZoneClient) -> str:
+        """What lets a zone in that is not connected."""
+        if client.is_refused:
+            command = f"koguma token zone --zone {self._settings.zone_name} --scope cp"
+            return f"write a good token to the file of --zone-token-file; on Global: {command}"
+        if client.last_error and stream_service.UNTRUSTED in client.last_error[1]:
+            return stream_service.TRUST_HINT
+        return "it connects again by itself"
 
     def gauges(self) -> Iterator[Gauge]:
         """Figures for the metrics page."""

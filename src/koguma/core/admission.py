@@ -51,6 +51,8 @@ def admitted(
     patch_checks: PatchChecks | None = None,
 ) -> Admitted:
     """The resource to store for a draft; `stored` is what is stored under the same core name."""
+    if stored is not None and (elsewhere := written_elsewhere(stored, control_plane)):
+        raise Invalid([Violation(key(_labels_field(draft), labels.ORIGIN), elsewhere, "origin")])
     draft = _with_kept_labels(draft, stored)
     identity_ = identity.of(draft, control_plane)
     violations = [
@@ -315,6 +317,26 @@ def _overwritten(draft: Draft, computed: Mapping[str, str]) -> Iterator[str]:
         if value is not None and value != kept:
             becomes = f'becomes "{kept}"' if kept is not None else "is not set on Global"
             yield f'{key(_labels_field(draft), name)}: is computed, and {becomes}; "{value}" is not kept'
+
+
+def written_elsewhere(stored: Resource, control_plane: ControlPlaneInfo) -> str:
+    """Why an object cannot be written here, and where it can be; empty where it can.
+
+    It begins with Kuma's words, which say less.
+    """
+    here = control_plane.origin
+    is_alone = not (control_plane.is_global or control_plane.federated)
+    if is_alone or stored.origin in ("", here):
+        return ""
+    what = f'{stored.kind} "{stored.name}"' + (
+        f' of namespace "{stored.namespace}"' if stored.namespace else ""
+    )
+    place = f'in zone "{stored.zone}"' if stored.zone else "on Global"
+    who = "the control plane of that zone" if stored.zone else "Global"
+    return (
+        f"the origin label must be set to '{here}'; {what} was written {place}: change it at {who}, and it"
+        " changes here"
+    )
 
 
 def _check_immutable(

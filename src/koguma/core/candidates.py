@@ -4,12 +4,13 @@ A mesh can have thousands of policies of which a proxy sees few. So policies are
 proxy must have to be selected: a label, a tag, its name, or its gateway's name. Whoever asks about a proxy
 looks up the words that it has, and asks the selectors of those policies only (`match`).
 
-The index reads a targetRef as it is written, since it is an index of stored objects. Where that says less
-than the selector may mean (there is no targetRef, it is one to a route, or has a field that only the kind's
-`clean` knows), the word is unknown, and every proxy is asked (`of_unknown_word`).
+The index reads a targetRef as it is written, since it is an index of stored objects. Where that requires no
+word (it is to the mesh), or says less than the selector may mean (there is no targetRef, it is one to a
+route, or has a field that only the kind's `clean` knows), the policy may select any proxy (`of_any_proxy`).
+These are found shard by shard; policies whose first entry names one destination are in one shard.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -26,13 +27,12 @@ from koguma.model.schema import Json
 class ProxyWord(NamedTuple):
     """What a proxy must have: a label or tag with a value, or a name. `what` says which of these."""
 
-    what: str  # label, tag, name, gateway; or one of those below
+    what: str  # label, tag, name, gateway; or that below
     name: str = ""
     value: str = ""
 
 
-EVERY: Final = ProxyWord("every proxy")
-_UNKNOWN_OF: Final = "unknown"  # with the kind as its name
+_ANY_OF: Final = "any proxy"  # with the kind of the policy as its name, and a shard, or none for all
 
 _FIELDS: Final = {"kind", "name", "namespace", "labels", "tags", "sectionName", "proxyTypes", "mesh"}
 _NO_POLICIES: Final = {"Dataplane", "Mesh", "Secret", *world.DESTINATION_KINDS}
@@ -87,8 +87,11 @@ def _pairs(mapping: Json) -> Pairs | None:
     return world.pairs(mapping)
 
 
-def word(of: WrittenTarget) -> ProxyWord:
-    """The word under which a policy is found: the one that fewest proxies have, as far as one can guess."""
+def word(of: WrittenTarget) -> ProxyWord | None:
+    """The word under which a policy is found: the one that fewest proxies have, as far as one can guess.
+
+    None where any proxy may be selected.
+    """
     if of.gateway:
         return ProxyWord("gateway", of.gateway)
     if of.name:
@@ -97,7 +100,7 @@ def word(of: WrittenTarget) -> ProxyWord:
         *(_label(name, value) for name, value in of.labels),
         *(ProxyWord("tag", name, value) for name, value in of.tags if value != tags.ANY),
     ]
-    return min(words, key=_breadth, default=EVERY)
+    return min(words, key=_breadth, default=None)
 
 
 def _label(name: str, value: str) -> ProxyWord:
@@ -112,17 +115,42 @@ def _breadth(each: ProxyWord) -> tuple[int, ProxyWord]:
 
 
 def _by_word(key: Key, resource: Resource) -> Iterator[tuple[str, ProxyWord]]:
-    if key.kind not in _NO_POLICIES:
-        read = written(resource.spec)
-        yield key.mesh, word(read) if read.is_known else ProxyWord(_UNKNOWN_OF, key.kind)
+    if key.kind in _NO_POLICIES:
+        return
+    found = word(written(resource.spec))
+    if found is not None:
+        yield key.mesh, found
+        return
+    yield key.mesh, ProxyWord(_ANY_OF, key.kind)
+    yield key.mesh, _in_shard(key.kind, world.shard_of(_first_name(resource.spec) or key.name))
+
+
+def _in_shard(kind: str, shard: int) -> ProxyWord:
+    return ProxyWord(_ANY_OF, kind, str(shard))
+
+
+def _first_name(spec: Json) -> str:
+    """The name in the first entry of `to`; empty where there is none. Any JSON may stand there."""
+    entries = spec.get("to") if isinstance(spec, Mapping) else None
+    first = entries[0] if isinstance(entries, (list, tuple)) and entries else None
+    ref = first.get("targetRef") if isinstance(first, Mapping) else None
+    name = ref.get("name") if isinstance(ref, Mapping) else None
+    return name if isinstance(name, str) else ""
 
 
 BY_WORD: Final = Index(world.RESOURCES, _by_word)  # by mesh and word; also objects that are no policies
 
 
-def of_unknown_word(db: Db, mesh: str, kinds: Iterable[str]) -> Iterator[Key]:
-    """The policies of these kinds that may select any proxy, or read anything of it."""
-    return (key for kind in kinds for key in BY_WORD.keys(db, (mesh, ProxyWord(_UNKNOWN_OF, kind))))
+def shards_of_any_proxy(db: Db, mesh: str, kind: str) -> tuple[int, ...]:
+    """The shards in which there are policies of a kind that may select any proxy."""
+    if not BY_WORD.has(db, (mesh, ProxyWord(_ANY_OF, kind))):
+        return ()
+    return tuple(shard for shard in world.SHARDS if BY_WORD.has(db, (mesh, _in_shard(kind, shard))))
+
+
+def of_any_proxy(db: Db, mesh: str, kind: str, shard: int) -> tuple[Key, ...]:
+    """The policies of a kind in a shard that may select any proxy, or read anything of it."""
+    return BY_WORD.keys(db, (mesh, _in_shard(kind, shard)))
 
 
 def _mentions(key: Key, resource: Resource) -> Iterator[tuple[str, str, str]]:

@@ -1,8 +1,8 @@
 """Endpoint health: whether an endpoint of a service serves, and by whose word.
 
-There are up to four: the Dataplane (its probe, its proxy that drains), the proxy's connection, the proxy's
-own Envoy, which connects to the application, and the Envoys of callers, which eject and check. Counters count
-since an Envoy's start; a second look some seconds later says what is true now.
+There are up to four: the Dataplane (its probe, its proxy that drains) or the zone of the service, the proxy's
+connection, the proxy's own Envoy, which connects to the application, and the Envoys of callers, which eject
+and check. Counters count since an Envoy's start; a second look some seconds later says what is true now.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -7,10 +7,11 @@ rules for hostnames (`model/hostname.py`); a property test compares the two.
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from koguma.core import gateways, match, world
+from koguma.core import gateways, match, selectors, world
 from koguma.core.gateways import GATEWAY, AttachedRoute, Listener
 from koguma.core.incremental import Db, question
-from koguma.core.match import Selector, Traits
+from koguma.core.match import Traits
+from koguma.core.selectors import Selector
 from koguma.core.world import pairs
 from koguma.model import hostname, tags, target_ref
 from koguma.model.resource import Key
@@ -94,7 +95,7 @@ def chosen(db: Db, selector: Selector, gateway: Key) -> tuple[Listener, ...]:
 
 def of_policy(db: Db, policy: Key) -> Iterator[Attachment]:
     """The listeners that a route selects, entry by entry; nothing for a route that names no gateway."""
-    selector = match.selector(db, policy)
+    selector = selectors.selector(db, policy)
     if selector is None or selector.problem or not gateways.is_attached(db, policy):
         return
     for gateway in named(db, policy.mesh, selector.name):

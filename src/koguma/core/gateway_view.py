@@ -7,11 +7,10 @@ Hosts and routes are the answers of the questions that the build asks (`build.ga
 from koguma.core import gateway_attachment, gateways, inbound, match, problems, world
 from koguma.core.build import gateway_hosts, gateway_overlays
 from koguma.core.gateways import Listener
-from koguma.core.group import Group
 from koguma.core.incremental import Db
-from koguma.core.items import Policies
 from koguma.core.match import Traits
 from koguma.core.meta import kri, meta
+from koguma.core.policy_set import Policies
 from koguma.model import hostname, target_ref
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -37,7 +36,8 @@ def listeners(db: Db, gateway: Key, traits: Traits) -> list[Json]:
 def _listener(db: Db, gateway: Key, traits: Traits, listener: Listener) -> Json:
     selecting = inbound.policies_of(db, traits, listener.section)
     acting = gateway_overlays.without_routes(selecting)
-    routes = Group(key for kind, of_kind in selecting if kind in gateways.ROUTE_KINDS for key in of_kind)
+    of_kinds = (of_kind for kind, of_kind in selecting if kind in gateways.ROUTE_KINDS)
+    routes = Policies(part for of_kind in of_kinds for part in of_kind.parts)
     kinds = {kind for kind, _ in gateway_overlays.arriving(db, acting)}
     kinds |= {kind for kind, of_kind in acting if gateway_overlays.acts_on_calls(db, kind)}
     if listener.is_cross_mesh:
@@ -60,7 +60,7 @@ def _listener(db: Db, gateway: Key, traits: Traits, listener: Listener) -> Json:
 def _hosts(db: Db, gateway: Key, listener: Listener, routes: Policies) -> list[Json]:
     port = tuple(each.hostname for each in gateways.listeners(db, gateway) if each.port == listener.port)
     kinds = gateways.HTTP_ROUTES if listener.is_http else (target_ref.TCP_ROUTE,)
-    of_kind = Group(key for key in routes if key.kind in kinds)
+    of_kind = Policies.of(key for key in routes if key.kind in kinds)
     return [
         {
             "hostname": host.hostname,
@@ -76,7 +76,7 @@ def _hosts(db: Db, gateway: Key, listener: Listener, routes: Policies) -> list[J
 
 
 def _connections(db: Db, routes: Policies) -> list[Json]:
-    tcp = Group(key for key in routes if key.kind == target_ref.TCP_ROUTE)
+    tcp = Policies.of(key for key in routes if key.kind == target_ref.TCP_ROUTE)
     attached = dict.fromkeys(route.entry.policy for route in gateways.attached(db, tcp))
     shown = [{"kri": kri(db, policy), "kind": policy.kind} for policy in attached]
     return [{"hostname": hostname.ANY, "routes": shown}]

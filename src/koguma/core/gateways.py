@@ -12,10 +12,11 @@ from zlib import crc32
 
 import msgspec
 
-from koguma.core import items, match, order, world
+from koguma.core import items, match, order, selectors, world
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
-from koguma.core.items import ItemId, Policies
+from koguma.core.items import ItemId
+from koguma.core.policy_set import Policies, PolicyPart
 from koguma.model import hostname, target_ref
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -99,7 +100,7 @@ def attached(db: Db, policies: Policies) -> Group[AttachedRoute]:
 
 
 @question
-def _ranked(db: Db, policies: Policies) -> tuple[tuple[order.Precedence, AttachedRoute], ...]:
+def _ranked(db: Db, policies: PolicyPart) -> tuple[tuple[order.Precedence, AttachedRoute], ...]:
     """The entries of the routes among some policies, each with what sorts it."""
     routes = (route for policy in policies if is_attached(db, policy) for route in entries(db, policy))
     return tuple((order.key(items.rank(db, route.entry)), route) for route in routes)
@@ -107,7 +108,7 @@ def _ranked(db: Db, policies: Policies) -> tuple[tuple[order.Precedence, Attache
 
 def is_attached(db: Db, policy: Key) -> bool:
     """Whether a policy is a route of gateways."""
-    selector = match.selector(db, policy)
+    selector = selectors.selector(db, policy)
     return policy.kind in ROUTE_KINDS and selector is not None and selector.top_kind == GATEWAY
 
 

@@ -98,7 +98,7 @@ class Graph:
         self.level = SETTLED  # the height of the lowest queued memo
         self.epoch = 0  # counts edits of inputs; what was verified in this epoch is up to date
         self.held: dict[GraphNode, None] = {}  # watched or kept from outside the engine
-        self.asked_outside: dict[GraphNode, None] = {}  # first asked from outside; `collect` drops them
+        self.asked_outside: dict[Memo, None] = {}  # first asked from outside; `collect` drops them
         self.on_cycle: dict[GraphNode, None] = {}  # were on a cycle when they last ran
         self.orphans: dict[GraphNode, None] = {}  # perhaps not needed; `sweep` checks them
         self._stale: dict[int, dict[Memo, None]] = {}  # by height
@@ -144,7 +144,7 @@ class Graph:
             memo, _ = self._stale[self.level].popitem()
             if memo.n_observers:
                 return memo
-            self._mark_readersdoubtful(memo)
+            self._mark_readers_doubtful(memo)
             self._find_level()
         return None
 
@@ -181,8 +181,24 @@ class Graph:
 
     def collect(self) -> None:
         """Drop the memos that were only asked from outside."""
-        self.orphans.update(self.asked_outside)
+        self.orphans |= dict.fromkeys(self.asked_outside)
         self.asked_outside.clear()
+        self.sweep()
+
+    def collect_unused(self) -> None:
+        """Drop those of them that were not asked again since the last call; others become doubtful.
+
+        So whoever asks one again verifies it, by which it is known to be in use.
+        """
+        asked, self.asked_outside = self.asked_outside, {}
+        for memo in asked:
+            if memo.verified_at >= 0 and not memo.n_observers:
+                self.asked_outside[memo] = None
+            else:
+                self.orphans[memo] = None
+        for memo in self.asked_outside:
+            memo.verified_at = MAYBE
+            self._mark_readers_doubtful(memo)
         self.sweep()
 
     def sweep(self) -> None:
@@ -191,9 +207,9 @@ class Graph:
             node, _ = self.orphans.popitem()
             if not self.is_needed(node):
                 del node.home[node.key]
-                self.asked_outside.pop(node, None)
                 self.on_cycle.pop(node, None)
                 if isinstance(node, Memo):
+                    self.asked_outside.pop(node, None)
                     self._unqueue(node)
                     for read in node.reads:
                         self._unlink(read, node)
@@ -209,7 +225,7 @@ class Graph:
             if before == 0 or memo.n_observers == 0:
                 todo += [read for read in memo.reads if isinstance(read, Memo)]
 
-    def _mark_readersdoubtful(self, memo: Memo) -> None:
+    def _mark_readers_doubtful(self, memo: Memo) -> None:
         """Mark all transitive readers of an unobserved memo as doubtful; none of them is observed either."""
         todo = [memo]
         while todo:

@@ -5,13 +5,15 @@ the list merges all entries that match a client.
 """
 
 from collections.abc import Iterator
+from itertools import chain
+from operator import itemgetter
 
 import msgspec
 
 from koguma.core import items, match, order, world
-from koguma.core.group import Group
 from koguma.core.incremental import Db, question
-from koguma.core.items import ItemId, Policies
+from koguma.core.items import ItemId
+from koguma.core.policy_set import Policies, PolicyPart
 from koguma.core.world import Pairs, pairs
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -40,9 +42,16 @@ class InboundRule(msgspec.Struct, frozen=True):
 @question
 def entries(db: Db, policies: Policies) -> tuple[InboundRule, ...]:
     """The entries for calls that arrive: most specific client first, then in ascending precedence."""
-    rules = [rule for policy in policies for rule in of_policy(db, policy)]
-    rules.sort(key=lambda rule: order.key(items.rank(db, rule.entry)))
+    ranked = chain.from_iterable(_ranked(db, part) for part in policies.parts)
+    rules = [rule for _, rule in sorted(ranked, key=itemgetter(0))]
     return tuple(sorted(rules, key=lambda rule: rule.client.specificity, reverse=True))
+
+
+@question
+def _ranked(db: Db, part: PolicyPart) -> tuple[tuple[order.Precedence, InboundRule], ...]:
+    """The entries of some policies, each with what sorts it."""
+    rules = (rule for policy in part for rule in of_policy(db, policy))
+    return tuple((order.key(items.rank(db, rule.entry)), rule) for rule in rules)
 
 
 @question
@@ -81,14 +90,8 @@ def _match_client(match_: Json) -> Client:
 @question
 def policies_of(db: Db, traits: match.Traits, section: str) -> tuple[tuple[str, Policies], ...]:
     """The policies that select one inbound of proxies with these traits, by kind."""
-    by_kind = []
-    for kind in match.policy_kinds(db):
-        policies = Group(
-            matched.policy for matched in match.matched(db, kind, traits) if section in matched.sections
-        )
-        if policies:
-            by_kind.append((kind, policies))
-    return tuple(by_kind)
+    by_kind = ((kind, match.policies(db, kind, traits, section)) for kind in match.policy_kinds(db))
+    return tuple((kind, policies) for kind, policies in by_kind if policies)
 
 
 @question

@@ -34,7 +34,8 @@ it is the exception, and visits only what lies below the memo that is asked for.
 are marked as doubtful, and are verified when they are asked for.
 
 **Memory.** A memo lives while it is watched, or read by another; one that was only asked from outside lives
-until `collect()`. A dropped memo releases what it read.
+until `collect()`, or until `collect_unused()` finds that nobody has asked it again. A dropped memo releases
+what it read.
 
 **When a question raises**, the error is its answer: kept, compared (type, arguments, attributes), and raised
 for each reader, who may catch it. A question that needs its own answer is a bug: it, and all that read it,
@@ -168,6 +169,11 @@ class Db:
         question.refuse(kwargs)
         self._kept.add(self.hold(question, args))
 
+    def keeps(self, question: Question[P, R], *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Whether the answer to this is kept up to date."""
+        question.refuse(kwargs)
+        return self.memo_of(question, args) in self._kept
+
     def settle_below(self, question: Question[P, R], *args: P.args, **kwargs: P.kwargs) -> None:
         """Bring all watched and kept answers up to date that stand lower than this one, if it was asked.
 
@@ -223,6 +229,11 @@ class Db:
         """Drop the answers that were only asked from outside."""
         self._refuse_inside_question()
         self._graph.collect()
+
+    def collect_unused(self) -> None:
+        """Drop those that were not asked again since the last call."""
+        self._refuse_inside_question()
+        self._graph.collect_unused()
 
     def reset_counts(self) -> None:
         """Set the counts of what ran to zero."""

@@ -8,8 +8,7 @@ value resolves no target again.
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from koguma.core import match, merge, routes, world
-from koguma.core.group import Group
+from koguma.core import match, merge, routes, selectors, world
 from koguma.core.incremental import Db, question
 from koguma.core.merge import Item
 from koguma.core.order import Rank, Tier
@@ -22,8 +21,6 @@ from koguma.model.schema import Json
 from koguma.model.violation import item as element
 
 ROUTE_KINDS: Final = match.ROUTE_KINDS
-Policies = Group[Key]  # the policies of one kind that apply, in key order
-NONE: Final[Policies] = Group(())
 
 
 class ItemId(NamedTuple):
@@ -61,6 +58,11 @@ def clean_spec(db: Db, policy: Key) -> Json:
 @question
 def item(db: Db, entry: ItemId) -> Item:
     """An entry as the merge takes it."""
+    return read_item(db, entry)
+
+
+def read_item(db: Db, entry: ItemId) -> Item:
+    """The same without a memo: for who reads many entries once."""
     spec = clean_spec(db, entry.policy)
     record = world.kind_of(db, entry.policy.kind).policy
     if record is not None and record.rules_are_routes:
@@ -88,7 +90,7 @@ def has_tcp_rule(db: Db, entry: ItemId) -> bool:
 @question
 def rank(db: Db, entry: ItemId) -> Rank:
     """The rank of an entry, by which entries are ordered."""
-    selector = match.selector(db, entry.policy)
+    selector = selectors.selector(db, entry.policy)
     assert selector is not None, entry
     ref = _refs(db, entry.policy)[entry.number] if entry.list == "to" else None
     to_kind = ref.kind if ref else ""
@@ -110,7 +112,7 @@ def rank(db: Db, entry: ItemId) -> Rank:
     )
 
 
-def _is_gateway_route(db: Db, selector: match.Selector) -> bool:
+def _is_gateway_route(db: Db, selector: selectors.Selector) -> bool:
     record = world.kind_of(db, selector.policy.kind).policy
     is_route = selector.policy.kind in ROUTE_KINDS or (record is not None and record.rules_are_routes)
     return is_route and selector.top_kind == "MeshGateway"
@@ -168,7 +170,7 @@ def _targets(db: Db, policy: Key, ref: Ref) -> Iterator[Target]:
 
 def _referenced(db: Db, policy: Key, ref: Ref) -> tuple[Key, ...]:
     ref_labels = ref.labels
-    selector = match.selector(db, policy)
+    selector = selectors.selector(db, policy)
     if ref_labels and selector is not None and selector.role is PolicyRole.PRODUCER:
         # A producer policy targets services of its own namespace only (Kuma MADR 054).
         ref_labels = pairs({**dict(ref_labels), "k8s.kuma.io/namespace": policy.namespace})

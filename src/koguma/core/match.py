@@ -6,18 +6,23 @@ nothing again.
 What selectors can see of a proxy (the labels and tags that some selector mentions, its zone, namespace, type
 and inbounds) is its `Traits`, and all proxies with equal traits share one answer. A proxy's name is part of
 its traits only where some selector asks for that name, so that it splits no others.
+
+Policies for the whole mesh ask for less: proxies with equal `MeshWideTraits` share one answer, in parts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from koguma.core import candidates, world
+from koguma.core import candidates, selectors, world
 from koguma.core.candidates import ProxyWord
+from koguma.core.group import Group
 from koguma.core.incremental import Db, question
+from koguma.core.policy_set import Policies, PolicyPart
 from koguma.core.role import PolicyRole
+from koguma.core.selectors import Selector
 from koguma.core.world import Pairs, Proxy, pairs
 from koguma.model import derived, hostname, labels, tags, target_ref
 from koguma.model.resource import Key, Resource
@@ -25,26 +30,6 @@ from koguma.model.schema import Json
 
 ROUTE_KINDS: Final = target_ref.ROUTES
 EGRESS: Final = "ZoneEgress"  # the type of proxy that is no Dataplane
-
-
-class Selector(msgspec.Struct, frozen=True):
-    """What decides which proxies a policy selects, and part of how it ranks."""
-
-    policy: Key
-    core_name: str
-    top_kind: str  # as written; decides the rank
-    by: str = "Mesh"  # how proxies are selected: Mesh, tags, Dataplane, MeshGateway; via a route, the route's
-    name: str = ""  # of a Dataplane or MeshGateway
-    namespace: str = ""
-    labels: Pairs = ()
-    tags: Pairs = ()  # of MeshSubset, MeshService, MeshServiceSubset; of the listeners of a MeshGateway
-    section: str = ""  # of a Dataplane's inbounds, or of a MeshGateway's listeners: a name or a port
-    proxy_types: tuple[str, ...] = ()
-    role: PolicyRole = PolicyRole.SYSTEM
-    origin: str = ""
-    is_shadow: bool = False
-    via: Key | None = None  # the route that a deprecated top-level targetRef names
-    problem: str = ""  # why it selects no proxy
 
 
 class Traits(msgspec.Struct, frozen=True):
@@ -64,6 +49,21 @@ class Traits(msgspec.Struct, frozen=True):
     listener_names: Pairs = ()  # by section, those that have one
 
 
+class MeshWideTraits(NamedTuple):
+    """What policies for the whole mesh can see of a proxy."""
+
+    mesh: str
+    type: str
+    zone: str
+    origin: str
+    namespace: str
+
+    @classmethod
+    def of(cls, traits: Traits) -> "MeshWideTraits":
+        """Those of proxies with these traits."""
+        return cls(traits.mesh, traits.type, traits.zone, traits.origin, traits.namespace)
+
+
 class Matched(msgspec.Struct, frozen=True):
     """A policy that selects a proxy; `sections` are the inbounds that it selects."""
 
@@ -78,90 +78,6 @@ def policy_kinds(db: Db) -> tuple[str, ...]:
     return tuple(name for _, name in sorted(phases))
 
 
-@question
-def selector(db: Db, policy: Key) -> Selector | None:
-    """The selector of a policy."""
-    resource = world.RESOURCES.get(db, policy)
-    if resource is None:
-        return None
-    spec = world.kind_of(db, policy.kind).clean(resource.spec)
-    base = Selector(
-        policy=policy,
-        core_name=resource.core_name,
-        top_kind="Mesh",
-        namespace=policy.namespace,
-        role=_role(resource.labels),
-        origin=resource.origin,
-        is_shadow=resource.labels.get(labels.EFFECT) == "shadow",
-    )
-    return _of_ref(db, base, spec.get("targetRef") or {"kind": "Mesh"})
-
-
-def _role(own_labels: Mapping[str, str]) -> PolicyRole:
-    try:
-        return PolicyRole(own_labels.get(labels.ROLE, "system"))
-    except ValueError:
-        return PolicyRole.SYSTEM
-
-
-def _of_ref(db: Db, base: Selector, ref: Json) -> Selector:
-    kind, name = ref.get("kind") or "Mesh", ref.get("name") or ""
-    base = _with(base, top_kind=kind, proxy_types=tuple(sorted(ref.get("proxyTypes") or ())))
-    ref_tags, ref_labels = ref.get("tags") or {}, pairs(ref.get("labels"))
-    match kind:
-        case "Mesh":
-            return base
-        case "MeshSubset":
-            return _with(base, by="tags", tags=pairs(ref_tags))
-        case "MeshService" | "MeshServiceSubset" if not ref_labels:
-            return _with(base, by="tags", tags=pairs({tags.SERVICE: name, **ref_tags}))
-        case "Dataplane" | "MeshService":
-            return _with(
-                base,
-                by="Dataplane",
-                name=name,
-                namespace=ref.get("namespace") or base.namespace,
-                labels=ref_labels,
-                section=ref.get("sectionName") or "",
-            )
-        case "MeshGateway":
-            section = ref.get("sectionName") or ""
-            return _with(base, by="MeshGateway", name=name, tags=pairs(ref_tags), section=section)
-        case _:
-            return _through_route(db, base, kind, name, ref)
-
-
-def _with(base: Selector, **changes: object) -> Selector:
-    return msgspec.structs.replace(base, **changes)
-
-
-def _through_route(db: Db, base: Selector, kind: str, name: str, ref: Json) -> Selector:
-    """A deprecated top-level targetRef to a route: the policy selects the proxies that its route selects."""
-    key = base.policy
-    routes = world.referenced(
-        db, key.mesh, kind, name, ref.get("namespace") or key.namespace, key.zone, pairs(ref.get("labels"))
-    )
-    route_selector = selector(db, routes[0]) if routes else None
-    if route_selector is None:
-        return _with(base, problem=f"couldn't resolve {kind} targetRef with name '{name}'")
-    return _with(
-        route_selector,
-        policy=base.policy,
-        core_name=base.core_name,
-        top_kind=kind,
-        role=base.role,
-        origin=base.origin,
-        is_shadow=base.is_shadow,
-        via=routes[0],
-    )
-
-
-def selectors(db: Db, kind: str, mesh: str) -> Iterator[Selector]:
-    """The selectors of all policies of a kind in a mesh, in key order; it reads all, so only for people."""
-    listed = (selector(db, key) for key in world.BY_KIND.keys(db, (kind, mesh)))
-    return (each for each in listed if each is not None)
-
-
 class Mentioned(msgspec.Struct, frozen=True):
     """What selectors of a mesh read: keys of labels and tags, and names of proxies."""
 
@@ -172,9 +88,43 @@ class Mentioned(msgspec.Struct, frozen=True):
 
 @question
 def unindexed(db: Db, mesh: str) -> tuple[Selector, ...]:
-    """The selectors of a mesh that `candidates` cannot find by a word of a proxy."""
-    keys = candidates.of_unknown_word(db, mesh, policy_kinds(db))
-    return tuple(each for key in keys if (each := selector(db, key)) is not None)
+    """The selectors that `candidates` cannot find by a word of a proxy, but those for the whole mesh."""
+    return tuple(
+        each
+        for kind in policy_kinds(db)
+        for shard in candidates.shards_of_any_proxy(db, mesh, kind)
+        for each in _unindexed_in_shard(db, mesh, kind, shard)
+    )
+
+
+@question
+def _unindexed_in_shard(db: Db, mesh: str, kind: str, shard: int) -> tuple[Selector, ...]:
+    return tuple(each for each in _of_any_proxy(db, mesh, kind, shard) if not _is_mesh_wide(each))
+
+
+def _of_any_proxy(db: Db, mesh: str, kind: str, shard: int) -> Iterator[Selector]:
+    found = (selectors.selector(db, key) for key in candidates.of_any_proxy(db, mesh, kind, shard))
+    return (each for each in found if each is not None)
+
+
+def _is_mesh_wide(selector: Selector) -> bool:
+    return selector.by == "Mesh" and not selector.problem
+
+
+@question
+def mesh_wide(db: Db, traits: MeshWideTraits, kind: str) -> tuple[PolicyPart, ...]:
+    """The policies of a kind that select all proxies with these traits, less shadow ones."""
+    shards = candidates.shards_of_any_proxy(db, traits.mesh, kind)
+    return tuple(part for shard in shards if (part := _mesh_wide_in_shard(db, traits, kind, shard)))
+
+
+@question
+def _mesh_wide_in_shard(db: Db, traits: MeshWideTraits, kind: str, shard: int) -> PolicyPart:
+    return Group(
+        each.policy
+        for each in _of_any_proxy(db, traits.mesh, kind, shard)
+        if _is_mesh_wide(each) and not each.is_shadow and _is_reached(each, traits)
+    )
 
 
 @question
@@ -334,17 +284,38 @@ def _tag_fits(own: str | None, required: str) -> bool:
     return own is not None and required in (tags.ANY, own)
 
 
+def policies(db: Db, kind: str, traits: Traits, section: str | None = None) -> Policies:
+    """The policies of a kind that select proxies with these traits, or one inbound, less shadow ones."""
+    parts = (
+        mesh_wide(db, MeshWideTraits.of(traits), kind)
+        if section is None or section in _sections(traits)
+        else ()
+    )
+    others = matched_by_kind(db, traits).get(kind, ())
+    own = Group(each.policy for each in others if section is None or section in each.sections)
+    return Policies((*parts, own))
+
+
+def n_policies(db: Db, kind: str, traits: Traits) -> int:
+    """How many these are; quicker than to put them together."""
+    return sum(map(len, mesh_wide(db, MeshWideTraits.of(traits), kind))) + len(
+        matched_by_kind(db, traits).get(kind, ())
+    )
+
+
 def matched(db: Db, kind: str, traits: Traits) -> tuple[Matched, ...]:
-    """The policies of a kind that select proxies with these traits, in key order, less shadow ones."""
-    return matched_by_kind(db, traits).get(kind, ())
+    """The same in key order, with the inbounds that each selects; it lists them all, so only for people."""
+    parts = mesh_wide(db, MeshWideTraits.of(traits), kind)
+    wide = (Matched(policy, _sections(traits)) for part in parts for policy in part)
+    return tuple(sorted((*wide, *matched_by_kind(db, traits).get(kind, ())), key=_POLICY))
 
 
 @question
 def matched_by_kind(db: Db, traits: Traits) -> Mapping[str, tuple[Matched, ...]]:
-    """The same by kind, for kinds that have any."""
+    """Those that are not for the whole mesh, for kinds that have any."""
     kinds = set(policy_kinds(db))
     by_word = {key for word in _words(traits) for key in candidates.BY_WORD.keys(db, (traits.mesh, word))}
-    found = [selector(db, key) for key in sorted(by_word) if key.kind in kinds]
+    found = [selectors.selector(db, key) for key in sorted(by_word) if key.kind in kinds]
     by_kind: dict[str, list[Matched]] = {}
     for each in sorted(filter(None, (*found, *unindexed(db, traits.mesh))), key=_POLICY):
         sections = None if each.is_shadow or each.problem else selected(each, traits)
@@ -358,7 +329,6 @@ _POLICY: Final = attrgetter("policy")
 
 def _words(traits: Traits) -> Iterator[ProxyWord]:
     """The words under which a policy stands that may select proxies with these traits."""
-    yield candidates.EVERY
     if traits.name:
         yield ProxyWord("name", traits.name)
     yield from (ProxyWord("label", name, value) for name, value in traits.labels)
@@ -371,9 +341,7 @@ def _words(traits: Traits) -> Iterator[ProxyWord]:
 
 def selected(selector: Selector, traits: Traits) -> Iterable[str] | None:
     """The inbounds of a proxy that a selector selects, or None where it does not select the proxy."""
-    if not _may_reach(selector, traits):
-        return None
-    if selector.proxy_types and traits.type not in selector.proxy_types:
+    if not _is_reached(selector, traits):
         return None
     match selector.by:
         case "Mesh":
@@ -386,8 +354,10 @@ def selected(selector: Selector, traits: Traits) -> Iterable[str] | None:
             return _by_tags(selector, traits)
 
 
-def _may_reach(selector: Selector, traits: Traits) -> bool:
-    """Zone and namespace: a zone's policy stays in its zone, a consumer's and owner's in their namespace."""
+def _is_reached(selector: Selector, traits: Traits | MeshWideTraits) -> bool:
+    """Type, zone and namespace: a zone's policy stays in its zone, a consumer's and owner's in theirs."""
+    if selector.proxy_types and traits.type not in selector.proxy_types:
+        return False
     zone = selector.policy.zone
     if (
         selector.role is not PolicyRole.PRODUCER
@@ -468,7 +438,7 @@ def proxies(db: Db, mesh: str) -> tuple[Key, ...]:
 
 def selected_by(db: Db, policy: Key) -> Iterator[Key]:
     """The proxies that a policy selects, shadow or not; asks every proxy of the mesh, so only for people."""
-    policy_selector = selector(db, policy)
+    policy_selector = selectors.selector(db, policy)
     if policy_selector is None or policy_selector.problem:
         return
     for key in proxies(db, policy.mesh):

@@ -23,6 +23,7 @@ import msgspec
 from koguma.core import derivation, match, world
 from koguma.core.incremental import Db
 from koguma.core.lint import (
+    contenders,
     cross_mesh,
     effects,
     egresses,
@@ -41,7 +42,9 @@ from koguma.core.lint import (
 )
 from koguma.core.lint.effects import warning
 from koguma.core.lint.problem import (
+    ADVICE,
     CODES,
+    DEPRECATED_ROUTE,
     INVALID,
     NO_OBJECT,
     NO_PERMISSION,
@@ -52,7 +55,9 @@ from koguma.model.derived import DerivedResource
 from koguma.model.resource import Key
 
 __all__ = [
+    "ADVICE",
     "CODES",
+    "DEPRECATED_ROUTE",
     "INVALID",
     "NO_OBJECT",
     "NO_PERMISSION",
@@ -83,6 +88,11 @@ _OF_POLICIES: Final[tuple[Callable[[Db, Key], Iterator[Problem]], ...]] = (
 )
 
 
+def are_kept(db: Db, policies: Iterable[Key]) -> bool:
+    """Whether `keep` has been called for the kinds and meshes of these policies; the first call is slow."""
+    return all(contenders.is_kept(db, policy.kind, policy.mesh) for policy in policies)
+
+
 def keep(db: Db, policies: Iterable[Key]) -> None:
     """Keep by what policies of these kinds are compared up to date, so that the next one is checked quickly.
 
@@ -92,7 +102,7 @@ def keep(db: Db, policies: Iterable[Key]) -> None:
     for mesh in dict.fromkeys(policy.mesh for policy in written):
         selection.settle(db, mesh)
     for kind, mesh in dict.fromkeys((policy.kind, policy.mesh) for policy in written):
-        ties.keep(db, kind, mesh)
+        contenders.keep(db, kind, mesh)
 
 
 def of_policy(db: Db, policy: Key) -> tuple[Problem, ...]:

@@ -108,6 +108,15 @@ class Viewer:
         origin = Origin(setter.source, child(setter.path, below) if below else setter.path)
         return {"matches": rule.matches or [], **self._place(origin, value)}
 
+    def place(self, source: Key, path: str) -> dict[str, Json]:
+        """Where a part of a policy is written: KRI, index of the rule, path and line."""
+        place = self._place(Origin(source, path), None)
+        return {name: value for name, value in place.items() if name != "value"}
+
+    def line(self, key: Key, path: str) -> int:
+        """The line of a path in an object as it is printed."""
+        return self._page(key).line(path)
+
     def _items(self, entries: Sequence[ItemId]) -> list[Item]:
         return [items.item(self.db, entry) for entry in dict.fromkeys(entries)]
 

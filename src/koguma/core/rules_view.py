@@ -23,11 +23,11 @@ from koguma.core import (
     subset_rules,
     world,
 )
-from koguma.core.group import Group
 from koguma.core.inbound import Client, InboundRule
 from koguma.core.incremental import Db
 from koguma.core.items import ByKind, Entries, ItemId
 from koguma.core.meta import meta
+from koguma.core.policy_set import Policies
 from koguma.core.provenance import ShownConf, Viewer
 from koguma.core.rules import ProxyClass
 from koguma.core.subset_rules import SubsetRule
@@ -86,7 +86,9 @@ def _without_routes_of_the_mesh(db: Db, proxy_class: ProxyClass) -> ProxyClass:
     policies_of_class = (
         (
             kind,
-            Group(each for each in found if kind not in match.ROUTE_KINDS or gateways.is_attached(db, each)),
+            found
+            if kind not in match.ROUTE_KINDS
+            else Policies.of(each for each in found if gateways.is_attached(db, each)),
         )
         for kind, found in proxy_class.policies
     )
@@ -138,7 +140,7 @@ def _left_out_of_listeners(viewer: Viewer, kind: str, subject: _Subject) -> Iter
     assert traits is not None, subject.key
     for listener, _ in subject.inbounds:
         selecting = dict(inbound.policies_of(viewer.db, traits, listener.section)).get(kind, ())
-        attached = Group(each for each in selecting if gateways.is_attached(viewer.db, each))
+        attached = Policies.of(each for each in selecting if gateways.is_attached(viewer.db, each))
         yield from viewer.confs(kind, rules.entries_by_target(viewer.db, attached).mesh_wide).warnings
 
 

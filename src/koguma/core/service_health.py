@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from koguma.core import endpoint_health, serving, world
+from koguma.core import endpoint_health, other_zones, serving, world
 from koguma.core.build import encoding
 from koguma.core.endpoint_health import CallersWord, HealthWord, TwoLooks
 from koguma.core.incremental import Db
@@ -165,11 +165,12 @@ def _words(inbound: ServingInbound, callers: CallersWord, seen: Observations) ->
 def _outside(
     db: Db, destination: Key, seen: Observations, known: set[tuple[str, str]]
 ) -> Iterator[EndpointReport]:
-    """Endpoints that no inbound is: outside of the mesh, zone egresses on the way there, or gone since.
+    """Endpoints that no inbound is: outside of the mesh, zone proxies on the way there, or gone since.
 
     It is what callers have; where none has any, what is written.
     """
     egresses, written = serving.egresses(db, destination), serving.outside(db, destination)
+    zones = other_zones.called(db, destination)
     for port, cluster in clusters(db, destination).items():
         looks: dict[str, list[TwoLooks]] = {}
         for caller in seen.callers:
@@ -179,12 +180,16 @@ def _outside(
             if (port, address) in known:
                 continue
             callers = endpoint_health.callers_word(looks.get(address, ()))
+            elsewhere = zones.get(address)
             words = tuple(endpoint_health.of_callers(callers, seen.seconds))
+            if elsewhere and elsewhere.obstacle:
+                words = (HealthWord("zone", endpoint_health.NOT_READY, elsewhere.obstacle), *words)
             yield EndpointReport(
                 port=port,
                 address=address,
                 state=endpoint_health.state(words),
-                proxy=egresses.get(address, ""),
+                proxy=elsewhere.core_name if elsewhere else egresses.get(address, ""),
+                zone=elsewhere.zone if elsewhere else "",
                 words=tuple(word for word in words if word.text),
                 callers=callers,
             )

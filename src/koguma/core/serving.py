@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from koguma.core import world
-from koguma.core.build import addresses, encoding, endpoints, external, network, zone_egress
+from koguma.core import other_zones, world
+from koguma.core.build import addresses, encoding, endpoints, external, network, zone_egress, zone_ingress
 from koguma.core.build.network import InboundNetworking
 from koguma.core.incremental import Db
 from koguma.core.world import Port
@@ -64,9 +64,13 @@ def _selecting(db: Db, destination: Key, port: Port) -> Iterator[tuple[Key, str]
 
 
 def outside(db: Db, destination: Key) -> Mapping[str, tuple[str, ...]]:
-    """The endpoints that are written in a MeshExternalService, by port; names are resolved by callers."""
+    """The endpoints that are no inbounds of this zone, by port: of other zones, or of a MeshExternalService.
+
+    Names in the latter are resolved by callers.
+    """
     if destination.kind != "MeshExternalService":
-        return {}
+        elsewhere = tuple(sorted(other_zones.called(db, destination)))
+        return {port.section: elsewhere for port in _ports(db, destination)}
     return {
         port.section: tuple(
             each.path or host_and_port(each.ip or each.address, each.port)
@@ -164,13 +168,23 @@ def _multi_zone_obstacles(db: Db, destination: Key, ports: tuple[Port, ...]) -> 
         if not selecting:
             word = port.name or str(port.number)
             yield f'none of its {len(services)} MeshServices has a port "{word}"'
-        elif not any(True for key, section in selecting for _ in endpoints.targets(db, key, section)):
+        elif not any(_leads(db, key, section) for key, section in selecting):
             for key, section in selecting:
                 own = world.port(db, key, section)
                 yield from (f"{key}: {text}" for text in _service_obstacles(db, key, (own,) if own else ()))
 
 
+def _leads(db: Db, service: Key, section: str) -> bool:
+    """Whether a port of a MeshService leads anywhere: to an inbound of this zone, or to another zone."""
+    if zone_ingress.is_remote(db, service):
+        return not any(other_zones.obstacles(db, service))
+    return any(True for _ in endpoints.targets(db, service, section))
+
+
 def _service_obstacles(db: Db, service: Key, ports: tuple[Port, ...]) -> Iterator[str]:
+    if zone_ingress.is_remote(db, service):
+        yield from other_zones.obstacles(db, service)
+        return
     selected = endpoints.selected(db, service)
     if not selected:
         yield from _unselected(db, service)

@@ -5,8 +5,8 @@ addresses (`vips`), with which proxies are connected and have certificates, and 
 gives the objects whose status is to change. It changes no spec.
 
 Every zone reports for itself, also on objects of other zones and of Global: how they are called from here.
-How many proxies a service has, and whether they have certificates, is reported by the zone of the proxies
-only.
+How many proxies a service has, whether they can be called, who they are, and whether they have certificates,
+is reported by the zone of the proxies only.
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,6 +30,7 @@ from koguma.model.schema import Json
 COUNTS: Final = "dataplaneProxies"  # the one field that changes as proxies come and go
 READY: Final = "Ready"
 _NOT_READY: Final = "NotReady"
+_IDENTITIES: Final = "identities"
 _MATCHED: Final = "MeshServicesMatched"
 # All fields that are written here; other fields of a status are kept.
 _PARTS: Final = frozenset(
@@ -41,6 +42,8 @@ _PARTS: Final = frozenset(
         "meshServices",
         "hostnameGenerators",
         "conditions",
+        "state",
+        _IDENTITIES,
         COUNTS,
     }
 )
@@ -85,6 +88,8 @@ class Facts(msgspec.Struct, frozen=True):
     proxies: tuple[Key, ...] | None = None
     n_healthy: int = 0
     is_mtls_on: bool = False
+    is_available: bool = False  # some port has an endpoint
+    identities: tuple[str, ...] = ()  # values of service tags
     services: tuple[Key, ...] = ()
     problems: tuple[ReconcileProblem, ...] = ()
     conditions: tuple[Json, ...] = ()
@@ -109,8 +114,14 @@ def _facts(db: Db, destination: Key, names: tuple[HostnameClaim, ...]) -> Facts:
     match destination.kind:
         case "MeshService" if destination.zone == world.control_plane(db).zone:
             members = endpoints.selected(db, destination)
-            is_mtls_on = tls.mtls(db, destination.mesh) is not None
-            return Facts(names, tuple(key for key, _ in members), _n_healthy(db, members), is_mtls_on)
+            return Facts(
+                names,
+                tuple(key for key, _ in members),
+                _n_healthy(db, members),
+                is_mtls_on=tls.mtls(db, destination.mesh) is not None,
+                is_available=endpoints.is_available(db, destination),
+                identities=endpoints.service_tags(db, destination),
+            )
         case workloads.KIND if destination.zone == world.control_plane(db).zone:
             members = tuple((key, inbound_sections(db, key)) for key in workloads.members(db, destination))
             return Facts(names, tuple(key for key, _ in members), _n_healthy(db, members))
@@ -206,11 +217,15 @@ def desired_status(
     if resource.kind == workloads.KIND:
         proxies = known.proxies or ()
         return {**before, COUNTS: _counts(known, proxies, connected.n_connected(proxies))}
-    status = {**_addresses(resource, addresses), **hostnames.reported(known.names)}
+    status = {**addresses_of(resource, addresses), **hostnames.reported(known.names)}
     status["conditions"] = [*status["conditions"], *known.conditions]
     if known.proxies is not None:
         status["tls"] = {"status": _tls(before, known, connected.certified)}
         status[COUNTS] = _counts(known, known.proxies, connected.n_connected(known.proxies))
+        status["state"] = "Available" if known.is_available else "Unavailable"
+        # A service that has lost all its proxies keeps the identities by which callers know the next ones.
+        named = [{"type": "ServiceTag", "value": each} for each in known.identities]
+        status[_IDENTITIES] = named or before.get(_IDENTITIES)
     if resource.kind == "MeshMultiZoneService":
         status["meshServices"] = [_matched(key) for key in known.services]
         status["conditions"] = [_condition(len(known.services))]
@@ -218,7 +233,8 @@ def desired_status(
     return {**kept, **{name: value for name, value in status.items() if value}}
 
 
-def _addresses(resource: Resource, addresses: NamedAddresses) -> dict[str, Json]:
+def addresses_of(resource: Resource, addresses: NamedAddresses) -> dict[str, Json]:
+    """The fields of a status that have the virtual addresses of an object."""
     if resource.kind != "MeshExternalService":
         return {"vips": [{"ip": address} for _, address in addresses]}
     listed = [

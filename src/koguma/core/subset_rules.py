@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Final, NamedTuple
 
-from koguma.core import items, match, order, routes, world
+from koguma.core import items, order, routes, selectors, world
 from koguma.core.incremental import Db
-from koguma.core.items import ItemId, Policies
+from koguma.core.items import ItemId
+from koguma.core.policy_set import Policies
 from koguma.core.world import Pairs, pairs
 from koguma.model import tags, target_ref
 from koguma.model.resource import Key
@@ -61,7 +62,7 @@ def _items(db: Db, policy: Key) -> Iterator[SubsetItem]:
     refs = [entry.get("targetRef") or {} for entry in entries]
     if any(ref.get("kind") == target_ref.HTTP_ROUTE for ref in refs):
         return  # Kuma leaves out the whole policy
-    selector = match.selector(db, policy)
+    selector = selectors.selector(db, policy)
     if selector is None:
         return
     for index, ref in enumerate(refs):

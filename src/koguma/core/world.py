@@ -36,9 +36,13 @@ def _names(key: Key, _resource: Resource) -> list[tuple[str, str, str]]:
     return [(key.kind, key.mesh, key.name)] if key.kind != "Dataplane" else []
 
 
+def shard_of(name: str) -> int:
+    """The shard of what has this name."""
+    return crc32(name.encode("utf-8", "surrogatepass")) % len(SHARDS)
+
+
 def _shards(key: Key, _resource: Resource) -> list[tuple[str, str, int]]:
-    number = crc32(key.name.encode("utf-8", "surrogatepass")) % len(SHARDS)
-    return [(key.kind, key.mesh, number)] if key.kind != "Dataplane" else []
+    return [(key.kind, key.mesh, shard_of(key.name))] if key.kind != "Dataplane" else []
 
 
 # Not of proxies, of which there are many and which nobody refers to.

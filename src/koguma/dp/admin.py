@@ -148,7 +148,7 @@ def _is_per_thread(subject: str) -> bool:
     return last == "main_thread" or (last.startswith("worker_") and last[7:].isdigit())
 
 
-_OWN: Final = ("dp", "ze", "mgw")  # kinds whose listeners take calls for the proxy, and lead to no service
+_OWN: Final = ("dp", "ze", "zi", "mgw")  # kinds whose listeners take calls, and lead to no service
 
 
 def summary(listeners: Iterable[ListenerStatus]) -> str:

@@ -84,11 +84,11 @@ class Encoder:
         """The plain data of a resource with the field names of protos, and with its secrets."""
         return self._plain(self._read(resource), json_names=False)
 
-    def shown(self, resource: XdsResource) -> dict[str, Any]:
+    def shown(self, resource: XdsResource, *, json_names: bool = True) -> dict[str, Any]:
         """The same for people: with JSON names (camelCase), and with sensitive fields hidden."""
         message = self._read(resource)
         self._sensitive.mask(message)
-        return self._plain(message, json_names=True)
+        return self._plain(message, json_names=json_names)
 
     def _read(self, resource: XdsResource) -> Message:
         return self.schema.resolve(TYPE_URLS[resource.type]).FromString(resource.body)

@@ -41,6 +41,14 @@ TYPES: Final = tuple(TYPE_URLS)
 Id = tuple[str, str]  # type word and name
 VersionSum = tuple[int, int]  # sums of hashes: of names, and of names with versions
 
+_OF_PROXY: Final = ("kri_dp_", "kri_ze_")  # in names
+
+
+def is_of_inbound(id_: Id) -> bool:
+    """Whether it is part of an inbound: named by the proxy's object, or an extension of its listener."""
+    type_, name = id_
+    return type_ == EXTENSION or (type_ != CLUSTER and name.startswith(_OF_PROXY))
+
 
 def version_of(body: bytes) -> str:
     """The version of a resource with these bytes: a hash."""
@@ -112,6 +120,7 @@ class Bundle:
     __slots__ = (
         "__weakref__",
         "_counts",
+        "_inbound_resources",
         "_needed_secrets",
         "_parts",
         "_version_sums",
@@ -131,6 +140,7 @@ class Bundle:
         self._counts: tuple[int, ...] = ()
         self._version_sums: tuple[VersionSum, ...] = ()
         self._needed_secrets: frozenset[str] | None = None
+        self._inbound_resources: tuple[XdsResource, ...] | None = None
 
     def count(self, type_: str) -> int:
         """How many resources there are of a type."""
@@ -157,6 +167,19 @@ class Bundle:
             found = frozenset(name for type_, name in needs if type_ == SECRET)
         if len(self.resources) >= _KEPT_MIN:
             self._needed_secrets = found
+        return found
+
+    @property
+    def inbound_resources(self) -> tuple[XdsResource, ...]:
+        """What a proxy needs to be called."""
+        if self._inbound_resources is not None:
+            return self._inbound_resources
+        if self._parts:
+            found = tuple(chain.from_iterable(each.inbound_resources for each in self._parts))
+        else:
+            found = tuple(resource for id_, resource in self.resources.items() if is_of_inbound(id_))
+        if len(self.resources) >= _KEPT_MIN:
+            self._inbound_resources = found
         return found
 
     @property

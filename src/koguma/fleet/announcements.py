@@ -6,11 +6,13 @@ reach them, so that changes that come together are compiled together.
 Each proxy that connects is an endpoint for all others. Where thousands connect at the same time, pushing each
 to all others would cost more than everything else, and grow with the square of their number. So while there
 is a crowd of proxies that wait for their first configuration, what the control plane itself adds because of
-them (endpoints, generated services, statuses) waits until the fleet has grown by half, or for ten seconds.
-Whatever takes something away, and whatever people write, does not wait for that.
+them (endpoints, generated services, statuses) waits: after each announcement as long as the crowd has been
+coming by then, but no longer than a minute. So an endpoint is sent to each a few times, however many
+come; and once more when all have come. Whatever takes something away, and whatever people write, does not
+wait for that, and takes with it what waits.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from koguma.access.user import SYSTEM
@@ -21,15 +23,17 @@ from koguma.store.contract import Change, Op
 
 PAUSE_SECONDS_PER_PROXY: Final = 0.00025
 PAUSE_SECONDS_MAX: Final = 5.0
-QUIET_SECONDS: Final = 1.0  # after the last proxy joined or got its first configuration
+QUIET_SECONDS: Final = 1.0  # after the last proxy joined, got its first configuration, or was stored
 # For additions, before it is quiet.
 ADDITION_SECONDS_PER_PROXY: Final = 0.002
 ADDITION_SECONDS_MAX: Final = 5.0
 # For additions, while there is a crowd: so many proxies without their first configuration, at least.
 CROWD_MIN: Final = 8
 CROWD_SHARE: Final = 0.01  # of all proxies
-CROWD_GROWTH: Final = 0.5
-CROWD_SECONDS_MAX: Final = 10.0
+CROWD_SECONDS_MAX: Final = 60.0
+# That proxies of a crowd are waited for before a round, so that what they share is built once for several.
+GATHERING_SECONDS_PER_PROXY: Final = 0.001
+GATHERING_SECONDS_MAX: Final = 0.2
 ARRIVAL_SECONDS_MAX: Final = 120.0  # after which a proxy that is still not synced is no part of a crowd
 _PROXY_KINDS: Final = frozenset({"Dataplane"})
 
@@ -41,8 +45,8 @@ class Announcements:
         self._is_urgent = True
         self._arriving: dict[Key, float] = {}  # proxies without a first configuration, since when
         self._arrived_at = -QUIET_SECONDS  # when a proxy joined, or got its first configuration
-        self._n_settled = 0  # proxies that got it since the last announcement
-        self._n_known = 0  # proxies that had it before
+        self._proxies_changed_at = -QUIET_SECONDS  # in the store
+        self._crowd_since: float | None = None  # until the first announcement after it
         self._announced_at = 0.0
         self._pause_until = 0.0
         self._additions_at = 0.0
@@ -56,19 +60,22 @@ class Announcements:
         self._arrived_at = now
 
     def settle(self, proxy: Key, now: float) -> bool:
-        """A proxy has acknowledged all that it was offered; whether it is the first time."""
-        is_first = self._arriving.pop(proxy, None) is not None
-        if is_first:
-            self._n_settled += 1
-            self._arrived_at = now
-        return is_first
+        """A proxy has acknowledged all that it was offered; whether it was the last that others wait for."""
+        if self._arriving.pop(proxy, None) is None:
+            return False
+        self._arrived_at = now
+        return not self._arriving
 
     def leave(self, proxy: Key) -> None:
         """A proxy has left."""
         self._arriving.pop(proxy, None)
 
-    def note(self, changes: Iterable[Change], replaced: Callable[[int], Resource | None]) -> None:
+    def note(
+        self, changes: Collection[Change], replaced: Callable[[int], Resource | None], now: float
+    ) -> None:
         """The store has changed."""
+        if any(change.resource.kind in _PROXY_KINDS for change in changes):
+            self._proxies_changed_at = now  # those of other control planes too
         if not self._is_urgent:
             self._is_urgent = not all(is_patient(change, replaced(change.revision)) for change in changes)
 
@@ -80,15 +87,23 @@ class Announcements:
 
     def due_at(self, now: float, n_proxies: int) -> float:
         """When the changes so far go out, if nothing else happens before."""
-        if self._is_urgent or now - self._arrived_at > QUIET_SECONDS:
+        if self._is_urgent:
             return self._pause_until
-        if not self.is_crowded(now, n_proxies):
-            at = self._additions_at
-        elif self._n_settled >= CROWD_GROWTH * self._n_known:
-            at = self._pause_until
-        else:
-            at = self._announced_at + CROWD_SECONDS_MAX
-        return max(self._pause_until, min(at, self._arrived_at + QUIET_SECONDS + 0.001))
+        at = self._additions_at
+        quiet_at = max(self._arrived_at, self._proxies_changed_at) + QUIET_SECONDS
+        if self.is_crowded(now, n_proxies) and self._crowd_since is None:
+            self._crowd_since = now
+        if self._crowd_since is not None:
+            at = self._crowd_due_at(self._crowd_since, n_proxies)
+            quiet_at = max(quiet_at, self._additions_at)  # an announcement slows down those that come
+        return max(self._pause_until, min(at, quiet_at))
+
+    def _crowd_due_at(self, since: float, n_proxies: int) -> float:
+        """When what a crowd adds goes out: when it has come, else when it has been coming twice as long."""
+        if not self._arriving:  # the last ones are about to be stored as ready
+            return self._arrived_at + min(n_proxies * ADDITION_SECONDS_PER_PROXY, QUIET_SECONDS)
+        last = max(self._announced_at, since)
+        return max(self._additions_at, last + min(last - since, CROWD_SECONDS_MAX))
 
     def is_crowded(self, now: float, n_proxies: int) -> bool:
         """Whether many proxies wait for their first configuration."""
@@ -99,15 +114,22 @@ class Announcements:
             del self._arriving[proxy]
         return len(self._arriving) >= max(CROWD_MIN, CROWD_SHARE * n_proxies)
 
+    def gathering_seconds(self) -> float:
+        """How long to wait for more proxies before those that have come get their first configuration."""
+        if self._is_urgent or len(self._arriving) < CROWD_MIN:
+            return 0.0
+        return min(len(self._arriving) * GATHERING_SECONDS_PER_PROXY, GATHERING_SECONDS_MAX)
+
     def begin(self) -> None:
         """Changes are compiled from here on: those that are noted later are not part of it."""
         self._is_urgent = False
 
     def finish(self, now: float, n_changed: int, n_proxies: int) -> None:
         """They are compiled, and change something for so many proxies."""
+        if not self.is_crowded(now, n_proxies):
+            self._crowd_since = None
         if n_changed:
-            self._announced_at, self._n_settled = now, 0
-            self._n_known = n_proxies - len(self._arriving)
+            self._announced_at = now
             self._pause_until = now + min(n_changed * PAUSE_SECONDS_PER_PROXY, PAUSE_SECONDS_MAX)
             self._additions_at = now + min(n_changed * ADDITION_SECONDS_PER_PROXY, ADDITION_SECONDS_MAX)
 

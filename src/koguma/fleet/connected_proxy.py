@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Final, Protocol
 
-from koguma.envoy.snapshot import CLUSTER, EXTENSION, LISTENER, SECRET, Failure, Id, Snapshot, XdsResource
+from koguma.envoy.snapshot import LISTENER, SECRET, Failure, Id, Snapshot, XdsResource
 from koguma.fleet.node_metadata import node_metadata_of, run_of
 from koguma.fleet.proxy_state import versions_of
 from koguma.identity.claims import DataplaneClaims, ZoneClaims
@@ -16,7 +16,6 @@ from koguma.store.store import new_uid
 from koguma.xds.contract import ConnectRequest, Offer, ProxyStatus, Rejection
 
 _OFFERS_KEPT: Final = 4  # a NACK of an older offer cannot be attributed
-_OF_PROXY: Final = ("kri_dp_", "kri_ze_")  # in names
 _NO_VERSIONS: Final[Mapping[str, str]] = {}
 
 
@@ -24,6 +23,10 @@ class FleetEvents(Protocol):
     """What a connected proxy reports to the fleet."""
 
     clock: Callable[[], datetime]
+
+    @property
+    def revision(self) -> int:
+        """Of the store: every proxy that is not behind has what was written up to here."""
 
     def changed(self, proxy: "ConnectedProxy") -> None:
         """What its state shows has changed. Called often, so it has to be cheap."""
@@ -64,9 +67,12 @@ class ConnectedProxy:
         "_events",
         "_has_old_secrets",
         "_is_offer_new",
+        "_lacks_after",
+        "_missed_build",
         "_offer",
         "_offers",
         "_on_offer",
+        "_settled_revision",
         "acked_snapshot",
         "admission",
         "behind_since",
@@ -124,6 +130,9 @@ class ConnectedProxy:
         self._is_offer_new = False  # the stream has not been given the offer yet
         self._on_offer: Callable[[Offer], None] | None = None
         self._acked_inbounds = False
+        self._settled_revision = 0  # what it had all of when it was offered something newer
+        self._lacks_after: int | None = None  # it rejected something of later ones, which is on its way again
+        self._missed_build = False  # since it last acknowledged everything
         self._has_old_secrets = False  # which count again once its inbounds use them
 
     def watch_offers(self, on_offer: Callable[[Offer], None]) -> None:
@@ -160,6 +169,8 @@ class ConnectedProxy:
         return self._offer is not None and self._offer.retry_rejected
 
     def _set_offer(self, offer: Offer) -> None:
+        if self.behind_since is None and not self._missed_build:
+            self._settled_revision = self._events.revision
         self._offer = offer
         self._offers = (*self._offers[1 - _OFFERS_KEPT :], self._offer)
         self.behind_since = self.behind_since or self._events.clock()
@@ -175,6 +186,7 @@ class ConnectedProxy:
     @build_failure.setter
     def build_failure(self, failure: Failure | None) -> None:
         if failure != self._build_failure:
+            self._missed_build = True
             self._build_failure = failure
             self._events.changed(self)
 
@@ -194,13 +206,50 @@ class ConnectedProxy:
         """The configuration that was offered last."""
         return self._offer.snapshot if self._offer else Snapshot()
 
+    @property
+    def offered_revision(self) -> int:
+        """The revision that it was compiled from; later ones that are known here do not touch the proxy."""
+        return self._offer.revision if self._offer else 0
+
+    @property
+    def revision(self) -> int:
+        """Of the store: it has what was written up to here, but for what it rejected."""
+        if self.behind_since is None and self._build_failure is None:
+            return self._events.revision
+        acked = max(self._settled_revision, self.status.acked)
+        return acked if self._lacks_after is None else min(acked, self._lacks_after)
+
+    @property
+    def has_newest(self) -> bool:
+        """Whether it has acknowledged all of the newest offer."""
+        status = self.status
+        return (
+            self._offer is not None
+            and status.state == "synced"
+            and status.acked_snapshot is self._offer.snapshot
+        )
+
+    def lacks_after(self, revision: int) -> None:
+        """What it rejected of later revisions is no longer held back: it lacks that until its next ACK."""
+        self._lacks_after = revision if self._lacks_after is None else min(revision, self._lacks_after)
+
+    def last_acked(self, id_: Id) -> XdsResource | None:
+        """What it has of a resource, also from an offer that it has not acknowledged completely."""
+        type_, name = id_
+        version = (self.status.acked_versions.get(type_) or {}).get(name)
+        for offer in reversed(self._offers):
+            resource = offer.snapshot.get(id_)
+            if resource is not None and resource.version == version:
+                return resource
+        return self.acked_snapshot.get(id_)
+
     def rejected(self, rejection: Rejection) -> Iterator[XdsResource]:
         """The resources that a NACK is about; none where its offer was too long ago."""
         for offer in self._offers:
             if offer.revision == rejection.revision:
                 for name in rejection.names:
                     id_ = (rejection.type, name)
-                    offered, acked = offer.snapshot.get(id_), self.acked_snapshot.get(id_)
+                    offered, acked = offer.snapshot.get(id_), self.last_acked(id_)
                     if offered is not None and (acked is None or acked.version != offered.version):
                         yield offered
 
@@ -209,8 +258,10 @@ class ConnectedProxy:
         has_same_versions = status.acked_versions is self.status.acked_versions
         self.status = status
         self.responses_at = self._events.clock()
-        if status.state == "synced" and self._offer and status.acked >= self._offer.revision:
+        if self._offer is not None and self.has_newest:
             self.behind_since = None
+            self._missed_build = self._build_failure is not None
+            self._lacks_after = None
             self.acked_snapshot = self._offer.snapshot
             self._offers = (self._offer,)  # nothing older can be rejected any more
             self._events.acked(self)
@@ -232,12 +283,15 @@ class ConnectedProxy:
         if self._offer is None:
             return False
         if self.status.state == "synced":
-            return self.status.acked >= self._offer.revision
+            return self.has_newest
         acked = self.status.acked_versions
         if not acked.get(LISTENER):
             return False
-        inbound = [resource for resource in self.offered if _is_of_inbound(resource)]
-        return all((acked.get(each.type) or {}).get(each.name) == each.version for each in inbound)
+        return all(
+            (acked.get(each.type) or {}).get(each.name) == each.version
+            for bundle in self.offered.bundles
+            for each in bundle.inbound_resources
+        )
 
     def check_access(self) -> None:
         """Raise Unauthenticated or Forbidden once the proxy may not stay."""
@@ -246,11 +300,6 @@ class ConnectedProxy:
     async def close(self) -> None:
         """The stream has ended."""
         await self._events.disconnect(self)
-
-
-def _is_of_inbound(resource: XdsResource) -> bool:
-    """Whether it is part of an inbound: named by the proxy's object, or an extension of its listener."""
-    return resource.type == EXTENSION or (resource.type != CLUSTER and resource.name.startswith(_OF_PROXY))
 
 
 def is_same(one: Snapshot, other: Snapshot) -> bool:

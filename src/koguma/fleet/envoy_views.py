@@ -47,10 +47,14 @@ class PageAnswer(msgspec.Struct, frozen=True):
 
 
 class OtherControlPlanes(Protocol):
-    """Asks the other control planes of the store."""
+    """Asks the other control planes of the store, or, on Global, those of zones."""
 
     async def ask(self, key: Key, path: str, bytes_max: int, seconds_max: float) -> bytes:
         """A page of a proxy that is connected to one of them; NotConnected where it is to none."""
+        ...
+
+    def turn(self, key: Key, bytes_max: int, seconds_max: float) -> AbstractAsyncContextManager[None]:
+        """A turn to ask for that, before one of this control plane is taken."""
         ...
 
 
@@ -86,7 +90,10 @@ class EnvoyViews:
                 raise
             reason = error
         try:
-            async with self._turn(bytes_max, seconds_max):
+            async with (
+                self._others.turn(key, bytes_max, seconds_max),
+                self._turn(bytes_max, seconds_max),
+            ):
                 return await self._others.ask(key, path, bytes_max, seconds_max)
         except NotConnected:
             raise reason from None
@@ -148,7 +155,7 @@ class EnvoyViews:
             self._turn(bytes_max, seconds_max),
         ):
             page = await channel.ask(path, bytes_max, seconds_max)
-            return await _masked(path, page)
+            return await masked(path, page)
 
     def _turn(self, bytes_max: int, seconds_max: float) -> AbstractAsyncContextManager[None]:
         turns = self._small if bytes_max <= SMALL_BYTES_MAX else self._large
@@ -182,7 +189,8 @@ async def _acquired(turns: asyncio.Semaphore, seconds_max: float, refusal: str) 
         turns.release()
 
 
-async def _masked(path: str, page: bytes) -> bytes:
+async def masked(path: str, page: bytes) -> bytes:
+    """A page without secrets; a large one is read in a thread."""
     try:
         if len(page) <= _BYTES_ON_LOOP:
             return admin_channel.masked(path, page)

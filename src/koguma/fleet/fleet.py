@@ -78,7 +78,7 @@ class Fleet:
         self.quarantine.on_change = self._local.note
         self.states = states
         states.subscribe(self._others_changed)
-        states.attach(self._local, lambda: self.roster.connected, lambda: self.rounds.revision)
+        states.attach(self._local, lambda: self.roster.connected, lambda: self.revision)
         self.sweep = Sweep(self._registration, states)
         self._deregistrations: dict[Key, asyncio.Task[None]] = {}
         self._ready_writer = ReadyWriter(context, self._registration, self.roster.is_current)
@@ -186,6 +186,11 @@ class Fleet:
 
     # What they acknowledge and reject.
 
+    @property
+    def revision(self) -> int:
+        """Of the store: every proxy that is not behind has what was written up to here."""
+        return self.rounds.revision
+
     def changed(self, proxy: ConnectedProxy) -> None:
         """The state of a proxy has changed."""
         self._local.note(proxy.key)
@@ -193,7 +198,13 @@ class Fleet:
     def rejected(self, proxy: ConnectedProxy) -> None:
         """A proxy sent a NACK: from now on it is offered what it acknowledged last."""
         rejected = [
-            held(resource, proxy.acked_snapshot.get(resource.id), rejection.text)
+            held(
+                resource,
+                proxy.last_acked(resource.id),
+                rejection.text,
+                revision=rejection.revision,
+                had=proxy.revision,
+            )
             for rejection in proxy.status.rejections
             for resource in proxy.rejected(rejection)
         ]

@@ -12,6 +12,7 @@ import msgspec
 from koguma.application.context import Context
 from koguma.fleet.certificates import Certificates
 from koguma.fleet.connected_proxy import ConnectedProxy
+from koguma.fleet.proxy_progress import ProxyProgress, progress_of, refused_spans
 from koguma.fleet.proxy_state import ProxyState, SyncState, TokenState, responses_of
 from koguma.fleet.quarantine import HeldResource, Quarantine
 from koguma.fleet.roster import Roster
@@ -37,6 +38,7 @@ class LocalStates:
         self._clock = clock
         self._disconnected: dict[Key, ProxyState] = {}
         self._changed: dict[Key, None] = {}
+        self.on_change: Callable[[Key], None] = lambda _key: None
 
     def __iter__(self) -> Iterator[Key]:
         yield from self._roster
@@ -47,9 +49,24 @@ class LocalStates:
         connection = self._roster.get(key)
         return self._state(connection) if connection is not None else self._disconnected.get(key)
 
+    def progress(self) -> Iterator[ProxyProgress]:
+        """How far each of them is, without the cost of making its state."""
+        for key, connection in self._roster.items():
+            yield ProxyProgress(
+                key,
+                connection.connected_at,
+                has=connection.revision,
+                offered=connection.offered_revision,
+                is_stuck=connection.build_failure is not None,
+                lacks_parts=bool(connection.offered.failures),
+                refused=refused_spans(self._quarantine.of(key).values()),
+            )
+        yield from map(progress_of, self._disconnected.values())
+
     def note(self, key: Key) -> None:
         """Something about a proxy has changed. Cheap."""
         self._changed[key] = None
+        self.on_change(key)
 
     def note_connected(self, key: Key) -> None:
         """A proxy has connected."""
@@ -58,8 +75,9 @@ class LocalStates:
 
     def note_disconnected(self, connection: ConnectedProxy) -> None:
         """The last stream of a proxy has ended; to be called while all about it is still known."""
-        state = self._state(connection)
-        self._disconnected[connection.key] = msgspec.structs.replace(state, disconnected_at=self._clock())
+        self._disconnected[connection.key] = msgspec.structs.replace(
+            self._state(connection), disconnected_at=self._clock(), revision=connection.revision
+        )
         self.note(connection.key)
 
     def take_changed(self) -> list[Key]:
@@ -91,7 +109,8 @@ class LocalStates:
             subscription=connection.subscription,
             connected_at=connection.connected_at,
             state=_shown(status, is_behind=is_behind, has_held=bool(held)),
-            revision=status.acked if is_behind else 0,
+            revision=connection.revision if is_behind else 0,
+            offered=connection.offered_revision,
             behind_since=connection.behind_since,
             rejections=status.rejections,
             held=tuple(map(_without_bytes, held)),
@@ -103,6 +122,7 @@ class LocalStates:
             certificates=self._certificates.states(key),
             token=TokenState(claims.iat, claims.exp),
             is_registered=connection.registered,
+            node=connection.node,
         )
 
 

@@ -73,6 +73,9 @@ class Offers:
         if proxy.offered.bundles[-1:] != (secrets,):
             proxy.count_secrets_again()
         whole = _for_variant(proxy, Snapshot((*compiled.bundles, secrets)))
+        had = self.quarantine.release_changed(proxy.key, whole)
+        if had is not None:
+            proxy.lacks_after(had)
         proxy.offer(revision, self.quarantine.without_rejected(proxy.key, whole))
         if self.quarantine.has_passing(proxy.key):
             self._retries.schedule(proxy.key)

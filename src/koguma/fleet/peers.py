@@ -6,6 +6,7 @@ another. Who is asked looks at its own channels alone.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final
 
 import msgspec
@@ -69,6 +70,10 @@ class Peers:
                 self._remember(key, other.id)
                 return page
         raise best
+
+    def turn(self, key: Key, bytes_max: int, seconds_max: float) -> AbstractAsyncContextManager[None]:  # noqa: ARG002 - as zones need them
+        """Nobody has to wait for another control plane: each has turns of its own."""
+        return nullcontext()
 
     def _in_order(self, key: Key) -> Iterator[InstanceState]:
         """Those that live, the likeliest first."""

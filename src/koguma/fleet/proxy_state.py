@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from koguma.core.build.network import NodeMetadata
 from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, LISTENER, ROUTES, Failure, Id
 from koguma.fleet.quarantine import HeldResource
 from koguma.model.resource import Key
@@ -73,9 +74,11 @@ class ProxyState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     connected_at: datetime
     disconnected_at: datetime | None = None
     state: SyncState = "connecting"
-    # Of the store: the newest one that it is known to have. 0 in a row, where it has all that its control
-    # plane has: that one's row says which revision this is, so that a change of others writes no row here.
+    # Of the store: the newest one that it is known to have. 0 in the row of a connected proxy that has all of
+    # what its control plane has: that one's row says which revision this is, so that a change of others
+    # writes no row here.
     revision: int = 0
+    offered: int = 0  # the revision of the newest offer: those after it, that are known, do not touch it
     behind_since: datetime | None = None
     rejections: tuple[Rejection, ...] = ()
     held: tuple[HeldResource, ...] = ()  # what it rejected, without the bytes that it has instead
@@ -88,6 +91,7 @@ class ProxyState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     certificates: tuple[CertificateState, ...] = ()  # its own mesh first
     token: TokenState | None = None
     is_registered: bool = False  # it brought its own object
+    node: NodeMetadata | None = None  # what it said of itself, on which its configuration depends
 
     @property
     def is_connected(self) -> bool:

@@ -24,6 +24,7 @@ def proxy_json(state: ProxyState, now: datetime) -> Mapping[str, Json]:
     return {
         "name": state.core_name,
         "mesh": state.key.mesh,
+        "zone": state.key.zone,
         "kind": state.key.kind,
         "kri": state.identifier,
         "state": state.state,

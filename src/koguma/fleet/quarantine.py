@@ -1,16 +1,17 @@
 """Quarantine: a resource that an Envoy rejected is held back for that proxy, which keeps the last good one.
 
 A rejected resource is known by its version, the hash of its content. As long as the compile gives that very
-version, the proxy is offered the last one that it acknowledged, also after a restart of either side: held
-resources are stored. Whatever changes the content, such as a corrected policy, releases it. Some reasons pass
-by themselves, such as a port that another program had: then the rejected version is offered again now and
-then (`retries`), and an ACK releases it too.
+version, the proxy is offered the last one that it acknowledged, or goes without where it never acknowledged
+any, also after a restart of either side: held resources are stored. Whatever changes the content, such as a
+corrected policy, releases it. Some reasons pass by themselves, such as a port that another program had: then
+the rejected version is offered again now and then (`retries`), and an ACK releases it too.
 """
 
 import asyncio
 import base64
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 import msgspec
@@ -19,7 +20,7 @@ import structlog
 from koguma.access.user import SYSTEM
 from koguma.application import transactions
 from koguma.application.context import Context
-from koguma.envoy.snapshot import SECRET, Bundle, Id, Snapshot, XdsResource
+from koguma.envoy.snapshot import SECRET, Bundle, Id, Snapshot, XdsResource, is_of_inbound
 from koguma.model.errors import AlreadyExists, Conflict, NotFound, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -46,6 +47,8 @@ class HeldResource(msgspec.Struct, frozen=True):
     good_version: str = ""  # empty where it never acknowledged any
     good: str = ""  # its bytes, base64
     needs: tuple[Id, ...] = ()
+    revision: int = 0  # of the store, of the offer that it was in; 0 where an earlier release has stored it
+    had: int = 0  # the revision that the proxy had all of before
 
     @property
     def id(self) -> Id:
@@ -82,10 +85,18 @@ class QuarantineRecord(msgspec.Struct, frozen=True):
 
 
 def held(
-    rejected: XdsResource, good: XdsResource | None, text: str, policies: Iterable[str] = ()
+    rejected: XdsResource,
+    good: XdsResource | None,
+    text: str,
+    policies: Iterable[str] = (),
+    *,
+    revision: int = 0,
+    had: int = 0,
 ) -> HeldResource:
     """What to remember of a NACK."""
-    base = HeldResource(*rejected.id, rejected.version, text, tuple(sorted(policies)))
+    base = HeldResource(
+        *rejected.id, rejected.version, text, tuple(sorted(policies)), revision=revision, had=had
+    )
     if good is None or good.version == rejected.version:
         return base
     body = base64.b64encode(good.body).decode()
@@ -93,18 +104,28 @@ def held(
 
 
 def applied(snapshot: Snapshot, holding: Mapping[Id, HeldResource]) -> Snapshot:
-    """A snapshot with the last acknowledged version of each held resource; the other bundles are shared."""
-    bundles = tuple(_applied(bundle, holding) for bundle in snapshot.bundles)
+    """A snapshot with the last acknowledged version of each held resource; the other bundles are shared.
+
+    One that was never acknowledged is left out, so that the proxy can acknowledge all else. What other
+    resources wait for stays, and so does what lets the proxy be called: without it, it has not got the rest.
+    """
+    never = [id_ for id_, resource in holding.items() if resource.last_acked is None]
+    needed = {need for each in snapshot for need in each.needs} if never else ()
+    left_out = frozenset(id_ for id_ in never if id_ not in needed and not is_of_inbound(id_))
+    bundles = tuple(_applied(bundle, holding, left_out) for bundle in snapshot.bundles)
     return msgspec.structs.replace(snapshot, bundles=bundles)
 
 
-def _applied(bundle: Bundle, holding: Mapping[Id, HeldResource]) -> Bundle:
+def _applied(bundle: Bundle, holding: Mapping[Id, HeldResource], left_out: AbstractSet[Id]) -> Bundle:
     replaced = {
         id_: good
         for id_, resource in holding.items()
         if id_ in bundle.resources and (good := resource.last_acked) is not None
     }
-    return Bundle({**bundle.resources, **replaced}, bundle.failures) if replaced else bundle
+    if not replaced and left_out.isdisjoint(bundle.resources):
+        return bundle
+    kept = {id_: each for id_, each in bundle.resources.items() if id_ not in left_out}
+    return Bundle({**kept, **replaced}, bundle.failures)
 
 
 def released(snapshot: Snapshot, holding: Mapping[Id, HeldResource]) -> set[Id]:
@@ -196,10 +217,16 @@ class Quarantine:
     def without_rejected(self, proxy: Key, snapshot: Snapshot) -> Snapshot:
         """The offer for a proxy: what was compiled, with what it rejected held back."""
         holding = self._holding.get(proxy)
-        if not holding:
-            return snapshot
-        self._release(proxy, released(snapshot, holding), "a refused part has changed and is sent again")
         return applied(snapshot, holding) if holding else snapshot
+
+    def release_changed(self, proxy: Key, snapshot: Snapshot) -> int | None:
+        """Hold back no longer what has changed since; the revision that the proxy had before all of that."""
+        holding = self._holding.get(proxy, {})
+        changed = [holding[id_] for id_ in released(snapshot, holding)]
+        if changed:
+            ids = (resource.id for resource in changed)
+            self._release(proxy, ids, "a refused part has changed and is sent again")
+        return min((resource.had for resource in changed if resource.revision), default=None)
 
     def _release(self, proxy: Key, ids: Iterable[Id], event: str) -> None:
         holding = self._holding[proxy]

@@ -81,9 +81,7 @@ class PushRounds:
 
     def synced(self, key: Key) -> None:
         """A proxy has acknowledged all that it was offered."""
-        now = asyncio.get_running_loop().time()
-        is_first = self._announcements.settle(key, now)
-        if is_first and not self._announcements.is_crowded(now, len(self._roster)):
+        if self._announcements.settle(key, asyncio.get_running_loop().time()):
             self._wake.set()  # what waited for the crowd to end goes out
 
     def leave(self, key: Key) -> None:
@@ -143,12 +141,13 @@ class PushRounds:
         """Wake the loop on every change of the store; the engine reads what it was."""
         store = self._context.store
         while True:
-            changes = store.watch(None, store.state.revision)
+            changes = store.watch(None, store.state.revision, of_one_log=True)
             self._announcements.hurry()
             self._wake.set()
             try:
                 while True:
-                    self._announcements.note(await changes.next_batch(None), store.replaced)
+                    batch = await changes.next_batch(None)
+                    self._announcements.note(batch, store.replaced, asyncio.get_running_loop().time())
                     self._wake.set()
             except Exception as error:  # noqa: BLE001 - whatever it is, proxies must not go stale for it
                 _log.warning("the watch of the store was interrupted", reason=str(error))
@@ -160,6 +159,8 @@ class PushRounds:
         with contextlib.suppress(TimeoutError):  # then certificates are due
             async with asyncio.timeout(seconds):  # wait_for would not always end when it is cancelled
                 await self._wake.wait()
+        if len(self._joining) < JOINS_PER_ROUND:
+            await asyncio.sleep(self._announcements.gathering_seconds())
         self._wake.clear()
 
     async def _round(self) -> None:

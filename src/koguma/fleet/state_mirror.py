@@ -7,13 +7,14 @@ really looked counts for that: one that was paused itself, or had no store, has 
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
 import msgspec
 import structlog
 
+from koguma.fleet.proxy_progress import ProxyProgress, progress_of
 from koguma.fleet.proxy_state import InstanceState, ProxyState
 from koguma.fleet.state_writer import InstanceData
 from koguma.fleet.zone_state import ZoneState, row_key
@@ -89,6 +90,7 @@ class StateMirror:
         self.instances: dict[str, MirroredInstance] = {}
         self.generation = 0  # counts changes
         self.on_change: Callable[[frozenset[str]], None] = lambda _meshes: None  # of the proxies of meshes
+        self.on_states: Callable[[Iterable[Key]], None] = lambda _keys: None
 
     async def run(self) -> None:
         """Follow the others, until cancelled."""
@@ -131,7 +133,9 @@ class StateMirror:
             if row.instance != self._instance:
                 touched |= await self._see(row, seconds)
         for name in self.instances.keys() - {row.instance for row in rows}:
-            touched |= _meshes(self.instances.pop(name))
+            removed = self.instances.pop(name)
+            touched |= _meshes(removed)
+            self.on_states(removed.states)
         if self._lost_since is not None:
             self._lost_since = None
             touched.add("")
@@ -160,6 +164,7 @@ class StateMirror:
             _log.info(words, instance=row.instance, proxies=len(other.states))
         is_same = was_gone == other.is_gone and was_remembered == other.is_remembered
         touched = set() if is_same else _meshes(other)
+        self.on_states([stored.key for stored in states] if is_same else [*other.states])
         n_unreadable = 0
         for stored in states:
             try:
@@ -194,6 +199,13 @@ class StateMirror:
             state = other.states.get(key)
             if state is not None:
                 yield _as_seen(state, other)
+
+    def progress(self) -> Iterator[ProxyProgress]:
+        """How far each proxy of other control planes is, by the last word of its own."""
+        for other in self.instances.values():
+            for state in other.states.values():
+                seen = progress_of(_as_seen(state, other))
+                yield seen._replace(was_lost=True) if other.is_gone and state.is_connected else seen
 
     def zone(self, name: str) -> Iterator[ZoneState]:
         """The states that other control planes have of a zone; of one that is gone, as disconnected."""
@@ -270,9 +282,13 @@ class StateMirror:
 def _as_seen(state: ProxyState, other: MirroredInstance) -> ProxyState:
     if not state.is_connected:
         return state
+    if not state.behind_since:
+        zone = other.zones.get(state.key.zone)  # on Global, proxies are those of zones
+        revision = zone.revision if zone is not None else other.row.revision
+        state = msgspec.structs.replace(state, revision=revision)
     if other.is_gone:
         return msgspec.structs.replace(state, disconnected_at=other.data.written_at or state.connected_at)
-    return state if state.behind_since else msgspec.structs.replace(state, revision=other.row.revision)
+    return state
 
 
 def _meshes(other: MirroredInstance) -> set[str]:

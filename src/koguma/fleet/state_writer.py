@@ -5,14 +5,13 @@ changed, the sign of life alone. A control plane that is alone on its store give
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import structlog
 
-from koguma.fleet.local_states import LocalStates
 from koguma.fleet.proxy_state import ProxyState
 from koguma.fleet.zone_state import LocalZones, ZoneState, row_key
 from koguma.model.resource import Key
@@ -35,6 +34,25 @@ class InstanceData(msgspec.Struct, frozen=True, omit_defaults=True):
     written_at: datetime | None = None  # by its own clock
 
 
+class OwnStates(Protocol):
+    """The states that a control plane writes: of its proxies, or, on Global, of those of zones."""
+
+    def __iter__(self) -> Iterator[Key]:
+        """All proxies of which it knows a state."""
+
+    def of(self, key: Key) -> ProxyState | None:
+        """The state of a proxy."""
+
+    def note(self, key: Key) -> None:
+        """The state of a proxy is to be written again."""
+
+    def take_changed(self) -> list[Key]:
+        """The proxies that have changed since this was last asked."""
+
+    def forget_gone(self, changed: Collection[Key]) -> list[Key]:
+        """Proxies whose rows are to be removed; not those that have yet to be written."""
+
+
 class StateWriter:
     """Writes the rows of one control plane."""
 
@@ -46,7 +64,7 @@ class StateWriter:
         self._clock = clock
         self._beats = beats  # whether others need a sign of life
         self.data = InstanceData()
-        self.local: LocalStates | None = None
+        self.local: OwnStates | None = None
         self.zones = LocalZones(clock)
         self.revision: Callable[[], int] = lambda: 0
         self._n_flushes = 0

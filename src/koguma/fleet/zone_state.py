@@ -4,7 +4,7 @@ Each Global control plane writes those of the zones that are, or were, connected
 proxies, so that any of them answers for all.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
@@ -36,6 +36,7 @@ class ZoneState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     last_message_at: datetime | None = None
     version: str = ""
     config: str = ""  # of the zone's control plane, secrets masked
+    revision: int = 0  # of its store: what its synced proxies have
     n_lacking: int = 0  # changes that it has not got yet
     behind_since: datetime | None = None
     counts: Mapping[str, ResponseCount] = {}  # of objects that it was sent, by kind
@@ -56,6 +57,18 @@ class ZoneState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 def row_key(zone: str) -> Key:
     """The key of the row of a zone."""
     return Key(KIND.name, "", "", "", zone)
+
+
+def offline(zone: str, since: datetime | None) -> str:
+    """That a zone is offline, and since when."""
+    when = f" since {since:%Y-%m-%dT%H:%M:%SZ}" if since is not None else ""
+    return f'zone "{zone}" is offline{when}'
+
+
+def offline_problem(offline_zones: Iterable[tuple[str, datetime | None]]) -> str:
+    """Why the states of some proxies are not known; empty where all are."""
+    words = [offline(zone, since) for zone, since in offline_zones]
+    return f"{'; '.join(words)}: how the proxies there are is not known" if words else ""
 
 
 class LocalZones:
@@ -90,4 +103,6 @@ class LocalZones:
 
 
 def _without_figures(state: ZoneState) -> ZoneState:
-    return msgspec.structs.replace(state, last_message_at=None, n_lacking=0, behind_since=None, counts={})
+    return msgspec.structs.replace(
+        state, last_message_at=None, revision=0, n_lacking=0, behind_since=None, counts={}
+    )

@@ -5,7 +5,9 @@ one by hand where the ports differ from those of the proxies, or to group proxie
 routes refer to it by name or labels. It gets a virtual address, and host names from every HostnameGenerator
 that selects it.
 
-`state` and `identities` are kept by the control plane: whether any proxy is healthy, and who the proxies are.
+Whether any proxy can be called, and who the proxies are, stands in the status where the service was written.
+Other zones and Global see it as `spec.state` and `spec.identities`, since a status is about the zone in which
+it is seen. Identities that are written in the spec are taken instead of those of the proxies.
 
 ```yaml
 type: MeshService
@@ -33,6 +35,7 @@ from koguma.model.kind import ACROSS_ZONES, Kind, ValidationContext
 from koguma.model.schema import IntOrString, Port, Spec, doc, keyed_by
 from koguma.model.violation import Violation, child, item
 
+State = Literal["Available", "Unavailable"]
 AppProtocol = Annotated[str, rules.enum_values(*tags.PROTOCOLS, *tags.KUBERNETES_PROTOCOLS)]
 PROTOCOL_MESSAGE: Final = f"appProtocol must be one of: {', '.join(tags.PROTOCOLS)}"
 
@@ -79,15 +82,15 @@ class MeshServiceSpec(Spec):
     """Which proxies, and the ports."""
 
     state: Annotated[
-        Literal["Available", "Unavailable"] | None,
-        doc("Whether any proxy is healthy; kept by the control plane."),
+        State | None, doc("Of a service of another zone: whether any proxy there can be called.")
     ] = None
     selector: Annotated[MeshServiceSelector | None, doc("The proxies that are the service.")] = None
     ports: Annotated[
         tuple[MeshServicePort, ...] | None, doc("The ports on which it is called."), keyed_by("port")
     ] = None
     identities: Annotated[
-        tuple[MeshServiceIdentity, ...] | None, doc("Who its proxies are; kept by the control plane.")
+        tuple[MeshServiceIdentity, ...] | None,
+        doc("Who its proxies are; of a service of another zone, as that zone reports it."),
     ] = None
 
 
@@ -102,6 +105,10 @@ class MeshServiceTls(Spec):
 class MeshServiceStatus(Spec):
     """What the control plane knows of the service."""
 
+    state: Annotated[State | None, doc("Whether any of its proxies can be called.")] = None
+    identities: Annotated[
+        tuple[MeshServiceIdentity, ...] | None, doc("Who its proxies are; the last ones where it has none.")
+    ] = None
     addresses: Annotated[tuple[HostnameAddress, ...] | None, doc("Its host names.")] = None
     vips: Annotated[tuple[Vip, ...] | None, doc("Its virtual addresses.")] = None
     tls: Annotated[MeshServiceTls | None, doc("Whether it can be called over mTLS.")] = None

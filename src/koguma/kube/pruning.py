@@ -7,7 +7,7 @@ shown without it, so that a document that was read can be written.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from koguma.kube import namespaced_names
+from koguma.kube import namespaced_names, programmed
 from koguma.kube.custom.version import CustomVersion
 from koguma.kube.kinds import ALIAS_KINDS, custom_definitions
 from koguma.kube.registry import KubeEndpoint
@@ -52,6 +52,8 @@ def pruned(document: Mapping[str, Json], endpoint: KubeEndpoint) -> PrunedDocume
     kind = endpoint.kind
     unknown: list[Violation] = []
     kept = dict(document)
+    if programmed.applies(endpoint):
+        document = kept = programmed.without_condition(kept)
     if not kind.at_root:
         known = _NATIVE if namespaced_names.is_native(kind) else _OURS
         unknown += unknown_fields(document, known)

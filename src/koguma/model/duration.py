@@ -2,6 +2,7 @@
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 _UNIT_NS = {
     "ns": 1,
@@ -21,6 +22,7 @@ _NS_MAX = 2**63 - 1
 MESSAGE = 'must be a duration such as "5s", "1m30s" or "250ms"'
 
 
+@lru_cache(maxsize=10_000)  # few different ones are written, and each is asked for several times
 def nanoseconds(text: str) -> int:
     """The duration in nanoseconds; ValueError where `text` is none."""
     if text in ("0", "+0", "-0"):

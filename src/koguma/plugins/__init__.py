@@ -41,9 +41,8 @@ class LoadedKinds(msgspec.Struct, frozen=True):
 
 def installed() -> Sequence[metadata.EntryPoint]:
     """The entry points of all installed packages."""
-    return tuple(
-        entry for group in (GROUP, entry_points.DESTINATIONS) for entry in metadata.entry_points(group=group)
-    )
+    every = metadata.entry_points()
+    return tuple(entry for group in (GROUP, entry_points.DESTINATIONS) for entry in every.select(group=group))
 
 
 def load(kinds: Iterable[Kind], entries: Iterable[metadata.EntryPoint], warn: Warn) -> LoadedKinds:

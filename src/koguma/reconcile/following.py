@@ -24,8 +24,8 @@ from koguma.store.watch import Watch
 
 PAUSE_SECONDS: Final = 0.05  # changes that come together are looked at together
 # How many times longer a loop pauses than it worked where changes do not end, however large a mesh is.
-PAUSE_SHARE: Final = 10
-PAUSE_SECONDS_MAX: Final = 1.0
+PAUSE_SHARE: Final = 20
+PAUSE_SECONDS_MAX: Final = 4.0
 RETRY_SECONDS: Final = 5.0
 WAIT_SECONDS_MAX: Final = 3600.0
 
@@ -63,7 +63,7 @@ async def follow(
 ) -> None:
     """Run `session` on a watch of some kinds; from the start again where the watch or the store is lost."""
     while True:
-        changes = store.watch(kinds, store.state.revision)
+        changes = store.watch(kinds, store.state.revision, of_one_log=True)
         try:
             await session(changes)
         except (Gone, Unavailable) as error:

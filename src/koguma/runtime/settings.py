@@ -164,6 +164,14 @@ class Settings(Spec):
     traces_ratio: Annotated[
         Share, doc("Share of requests that are traced, from 0 to 1, where the caller has not decided.")
     ] = 1
+    audit_log: Annotated[
+        str,
+        doc("File that gets a JSON line for each request to the API: who asked for what, and the result."),
+    ] = ""
+    audit_level: Annotated[
+        Literal["writes", "all"],
+        doc("What the audit log has: what may change something and what was refused, or reads too."),
+    ] = "writes"
     skip_default_mesh: Annotated[bool, doc("Start a new store without the mesh `default`.")] = False
     skip_hostname_generators: Annotated[bool, doc("Start a new store without host name generators.")] = False
     allow_proxy_data_sources: Annotated[

@@ -5,7 +5,7 @@ has no rules: an append names the revision that it builds on, and is taken only 
 one (compare-and-swap).
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -14,6 +14,7 @@ import msgspec
 from koguma.model.errors import Gone
 from koguma.model.resource import Key, Resource
 from koguma.store.contract import Change, Unreadable
+from koguma.store.past_queries import ChangeFilter, HistoryBounds, KindChoice
 from koguma.store.proxy_states import ProxyStateTable
 from koguma.store.row import Row
 
@@ -31,16 +32,21 @@ class LogFull(LogLost):
 
 
 class LogSnapshot(msgspec.Struct, frozen=True):
-    """The current objects, all as of one revision; changes up to `compacted` may be gone."""
+    """The current objects, all as of one revision; changes up to `compacted` may be gone.
+
+    `transaction` is that of the revision; empty where its change is not kept.
+    """
 
     revision: int
     compacted: int
     resources: tuple[Resource, ...]
     unreadable: tuple[Unreadable, ...] = ()
+    transaction: str = ""
 
 
 # From the changes that others wrote in between to the rows to append on top of them, possibly none.
 RowsAfter = Callable[[list[Change]], Sequence[Row]]
+ChangesByKey = Mapping[Key, Change | None]
 
 
 class Log(Protocol):
@@ -77,8 +83,22 @@ class Log(Protocol):
     async def change_at(self, revision: int) -> Change | None:
         """The change of a revision; None if it does not exist or was compacted away."""
 
+    async def history_bounds(self) -> HistoryBounds:
+        """The newest revision, and the oldest ones at which objects are known."""
+
+    async def changes(self, chosen: ChangeFilter, after: int, before: int, limit: int) -> list[Change]:
+        """The kept changes between two revisions, both left out, newest first."""
+
+    async def as_of(
+        self, revision: int, low: int, high: int, chosen: KindChoice, limit: int | None = None
+    ) -> ChangesByKey:
+        """Of each object that changed after `low`, until `high`: its last change at `revision`, or None."""
+
+    async def revision_at(self, time: str) -> int:
+        """The newest revision at a time; 0 where no change is that old."""
+
     async def compact(self, before: datetime, short_before: datetime, short_kinds: Collection[str]) -> int:
-        """Remove older changes that are not current (compaction); returns the new `compacted`."""
+        """Remove changes that were superseded before a time (compaction); returns the new `compacted`."""
 
     async def has_room(self) -> bool:
         """Whether a log that was full can take new objects again, as far as that is known without a write."""

@@ -8,11 +8,13 @@ import asyncio
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from datetime import datetime
+from itertools import islice
 
 from koguma.model.resource import Key, Resource
 from koguma.store import row
 from koguma.store.contract import Change, Op, Unreadable, rfc3339
-from koguma.store.log import LogSnapshot, RowsAfter, log_replaced, too_old
+from koguma.store.log import ChangesByKey, LogSnapshot, RowsAfter, log_replaced, too_old
+from koguma.store.past_queries import ChangeFilter, HistoryBounds, KindChoice
 from koguma.store.proxy_states import MemoryProxyStates, ProxyStateTable
 from koguma.store.row import Row
 from koguma.store.sealing import PLAIN, PREFIX_CHARACTERS, Sealing
@@ -28,6 +30,8 @@ class MemoryLog:
         self.shared = shared
         self.revision = 0
         self.compacted = 0
+        self.oldest = 0
+        self.oldest_short = 0
         self.proxy_states: ProxyStateTable = MemoryProxyStates()
         self.rows: dict[int, Row] = {}
         self.current: dict[Key, int] = {}
@@ -56,6 +60,7 @@ class MemoryLog:
             self.compacted,
             tuple(entry for entry in entries if isinstance(entry, Resource)),
             tuple(entry for entry in entries if isinstance(entry, Unreadable)),
+            self.rows[self.revision].transaction_id if self.revision in self.rows else "",
         )
 
     async def since(self, revision: int, limit: int | None = None) -> list[Change]:
@@ -96,20 +101,65 @@ class MemoryLog:
         stored = self.rows.get(revision)
         return row.decoded(stored, self._sealing.opened) if stored else None
 
+    async def history_bounds(self) -> HistoryBounds:
+        """The newest revision, and the oldest ones at which objects are known."""
+        return HistoryBounds(self.revision, self.oldest, self.oldest_short)
+
+    async def changes(self, chosen: ChangeFilter, after: int, before: int, limit: int) -> list[Change]:
+        """The kept changes between two revisions, both left out, newest first."""
+        rows = (self.rows[at] for at in sorted(self.rows, reverse=True) if after < at < before)
+        rows_chosen = (stored for stored in rows if _fits(stored, chosen))
+        return [row.decoded(stored, self._sealing.opened) for stored in islice(rows_chosen, limit)]
+
+    async def as_of(
+        self, revision: int, low: int, high: int, chosen: KindChoice, limit: int | None = None
+    ) -> ChangesByKey:
+        """Of each object that changed in between: its last change at a revision, or None."""
+        stored_rows = [self.rows[at] for at in sorted(self.rows)]
+        changed = {
+            stored.key
+            for stored in stored_rows
+            if low < stored.revision <= high and chosen.includes(stored.kind)
+        }
+        last = {stored.key: stored for stored in stored_rows if stored.revision <= revision}
+        return {
+            key: row.decoded(last[key], self._sealing.opened) if key in last else None
+            for key in sorted(changed)[:limit]
+        }
+
+    async def revision_at(self, time: str) -> int:
+        """The newest revision at a time."""
+        return max((at for at, stored in self.rows.items() if stored.time <= time), default=0)
+
     async def compact(self, before: datetime, short_before: datetime, short_kinds: Collection[str]) -> int:
-        """Remove old changes that are not current."""
-        limit, short_limit = rfc3339(before), rfc3339(short_before)
-        current = set(self.current.values())
-        old = [
-            stored.revision
-            for stored in self.rows.values()
-            if stored.revision not in current
-            and (stored.time < limit or (stored.kind in short_kinds and stored.time < short_limit))
-        ]
-        for revision in old:
+        """Remove changes that were superseded before a time."""
+        short = KindChoice(tuple(short_kinds))
+        boundary = self._last_before(before)
+        old = self._superseded(boundary, short._replace(are_excluded=True))
+        short_boundary = max(boundary, self._last_before(short_before))
+        old_short = self._superseded(short_boundary, short)
+        self.oldest = max(self.oldest, boundary) if old else self.oldest
+        self.oldest_short = max(self.oldest_short, short_boundary) if old_short else self.oldest_short
+        for revision in (*old, *old_short):
             del self.rows[revision]
-        self.compacted = max([self.compacted, *old])
+        self.compacted = max([self.compacted, *old, *old_short])
         return self.compacted
+
+    def _last_before(self, moment: datetime) -> int:
+        limit = rfc3339(moment)
+        return max((at for at, stored in self.rows.items() if stored.time < limit), default=0)
+
+    def _superseded(self, boundary: int, chosen: KindChoice) -> list[int]:
+        """The changes that were superseded by the boundary, deletions included."""
+        old: list[int] = []
+        superseded: set[Key] = set()
+        for at in sorted((at for at in self.rows if at <= boundary), reverse=True):
+            stored = self.rows[at]
+            is_old = stored.op == Op.DELETE.value or stored.key in superseded
+            superseded.add(stored.key)
+            if is_old and chosen.includes(stored.kind):
+                old.append(at)
+        return old
 
     async def has_room(self) -> bool:
         """Always: memory is not accounted for."""
@@ -127,3 +177,15 @@ class MemoryLog:
 
 def _prefix(stored: Row) -> str:
     return stored.body[:PREFIX_CHARACTERS].decode(errors="replace")
+
+
+def _fits(stored: Row, chosen: ChangeFilter) -> bool:
+    return (
+        chosen.author in ("", stored.author)
+        and stored.author not in chosen.without_authors
+        and chosen.kind in ("", stored.kind)
+        and chosen.mesh in (None, stored.mesh)
+        and chosen.of_mesh in ("", stored.mesh, stored.core_name if stored.kind == "Mesh" else "")
+        and chosen.core_name in ("", stored.core_name)
+        and chosen.transaction in ("", stored.transaction_id)
+    )

@@ -19,10 +19,11 @@ import structlog
 from koguma.model.errors import Unavailable
 from koguma.model.redacted import masked_url
 from koguma.model.resource import Key, Resource
-from koguma.store import postgres_history, postgres_migration, row
+from koguma.store import past_queries, postgres_history, postgres_migration, row
 from koguma.store.contract import Change, Op, StoreUnusable, Unreadable, rfc3339
-from koguma.store.log import LogLost, LogSnapshot, RowsAfter, log_replaced, too_old
+from koguma.store.log import ChangesByKey, LogLost, LogSnapshot, RowsAfter, log_replaced, too_old
 from koguma.store.notifications import Notifications
+from koguma.store.past_queries import ChangeFilter, HistoryBounds, KindChoice, PastQuery, numbered
 from koguma.store.postgres_appends import Appends
 from koguma.store.postgres_connection import PostgresConnection, StaleConnection
 from koguma.store.postgres_history import KnownHistory
@@ -105,10 +106,8 @@ _SELECT = f"SELECT {_COLUMNS} FROM changes"
 _PREFIXES = "SELECT revision, left(body, $1) AS prefix FROM changes WHERE kind = ANY($2::text[])"
 _REWRITE = "UPDATE changes SET body = $2 WHERE revision = $1 AND body = $3"
 _BY_KEY = "kind = $1 AND mesh = $2 AND zone = $3 AND namespace = $4 AND name = $5"
-_COMPACT = """
-DELETE FROM changes WHERE (time < $1 OR (time < $2 AND kind = ANY($3::text[])))
-AND revision NOT IN (SELECT revision FROM current) RETURNING revision
-"""
+_REMOVE = "DELETE FROM changes c"
+_LAST_BEFORE = numbered(past_queries.LAST_BEFORE)
 # Random data, which cannot be compressed, needs real space; no change has this revision.
 _TEST_BYTES = 256 * 1024
 _EMPTY_COLUMNS = "'', " * (len(Row._fields) - 2)
@@ -181,10 +180,11 @@ class PostgresLog:
                 for values in await db.fetch(_LOAD, timeout=LONG_SECONDS)
             ]
         assert bounds is not None
-        self._known.follow(bounds["revision"], bounds["transaction_id"] or "")
+        transaction = bounds["transaction_id"] or ""
+        self._known.follow(bounds["revision"], transaction)
         resources = tuple(entry for entry in entries if isinstance(entry, Resource))
         unreadable = tuple(entry for entry in entries if isinstance(entry, Unreadable))
-        return LogSnapshot(bounds["revision"], bounds["compacted"], resources, unreadable)
+        return LogSnapshot(bounds["revision"], bounds["compacted"], resources, unreadable, transaction)
 
     async def since(self, revision: int, limit: int | None = None) -> list[Change]:
         """The changes after a revision, oldest first."""
@@ -240,16 +240,48 @@ class PostgresLog:
         """The change of a revision."""
         return next(iter(await self._changes(f"{_SELECT} WHERE revision = $1", revision)), None)
 
-    async def compact(self, before: datetime, short_before: datetime, short_kinds: Collection[str]) -> int:
-        """Remove old changes that are not current; on a connection of its own, since it may take long."""
+    async def history_bounds(self) -> HistoryBounds:
+        """The newest revision, and the oldest ones at which objects are known."""
+        return HistoryBounds(*(await self._past(PastQuery(past_queries.BOUNDS, ())))[0])
+
+    async def changes(self, chosen: ChangeFilter, after: int, before: int, limit: int) -> list[Change]:
+        """The kept changes between two revisions, both left out, newest first."""
+        rows = await self._past(past_queries.changes("{}", chosen, after, before, limit))
+        return [row.decoded(values, self._sealing.opened) for values in rows]
+
+    async def as_of(
+        self, revision: int, low: int, high: int, chosen: KindChoice, limit: int | None = None
+    ) -> ChangesByKey:
+        """Of each object that changed in between: its last change at a revision, or None."""
+        rows = await self._past(past_queries.as_of("{}", revision, low, high, chosen, limit))
+        return dict(row.keyed(tuple(values), self._sealing.opened) for values in rows)
+
+    async def revision_at(self, time: str) -> int:
+        """The newest revision at a time."""
+        rows = await self._past(PastQuery(past_queries.LAST_UNTIL, (time,)))
+        return int(rows[0][0]) if rows else 0
+
+    async def _past(self, query: PastQuery) -> list[Any]:
+        """Read on a connection of its own, since it may take long; others wait for the reader's."""
         connection = PostgresConnection(self._url)
-        values = (rfc3339(before), rfc3339(short_before), sorted(short_kinds))
+        try:
+            async with connection.use() as db:
+                return list(await db.fetch(numbered(query.text), *query.values))
+        finally:
+            await connection.close()
+
+    async def compact(self, before: datetime, short_before: datetime, short_kinds: Collection[str]) -> int:
+        """Remove changes that were superseded before a time; on a connection of its own: it may take long."""
+        connection = PostgresConnection(self._url)
+        short = KindChoice(tuple(sorted(short_kinds)))
         try:
             async with connection.use() as db, db.transaction():
                 await db.execute(_NO_TIMEOUT)
-                removed = await db.fetch(_COMPACT, *values, timeout=LONG_SECONDS)
-                newest = max((record["revision"] for record in removed), default=0)
-                compacted: int = await db.fetchval(_COMPACTED, newest)
+                boundary = await db.fetchval(_LAST_BEFORE, rfc3339(before)) or 0
+                short_boundary = max(boundary, await db.fetchval(_LAST_BEFORE, rfc3339(short_before)) or 0)
+                removed = await _remove(db, boundary, short._replace(are_excluded=True), "oldest")
+                removed += await _remove(db, short_boundary, short, "oldest_short")
+                compacted: int = await db.fetchval(_COMPACTED, max(removed, default=0))
         finally:
             await connection.close()
         return compacted
@@ -305,6 +337,15 @@ class PostgresLog:
     async def _changes(self, query: str, *values: Any) -> list[Change]:
         async with self._reader.use() as db:
             return [row.decoded(stored, self._sealing.opened) for stored in await db.fetch(query, *values)]
+
+
+async def _remove(db: Connection, boundary: int, chosen: KindChoice, oldest: str) -> list[int]:
+    """Remove what was superseded by the boundary; what is known of the past begins there then."""
+    text, values = past_queries.superseded(_REMOVE, boundary, chosen)
+    records = await db.fetch(f"{numbered(text)} RETURNING revision", *values, timeout=LONG_SECONDS)
+    if records:
+        await db.execute(f"UPDATE counter SET {oldest} = greatest({oldest}, $1) WHERE id = 1", boundary)
+    return [record["revision"] for record in records]
 
 
 async def _append(db: Connection, expected: int, known: str | None, rows: Sequence[Row]) -> bool:

@@ -4,7 +4,7 @@ The key and names are columns of their own, so that they are known even if the b
 be encrypted (`sealing`); the reader of a row passes the function that opens resource.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from sys import intern
 from typing import Any, NamedTuple
 
@@ -112,6 +112,13 @@ def decoded(values: Iterable[Any], opened: Opened) -> Change:
     return Change(
         row.revision, Op(row.op), resource, row.time, row.author, row.reason, row.transaction_id, error
     )
+
+
+def keyed(values: Sequence[Any], opened: Opened) -> tuple[Key, Change | None]:
+    """The key of an object in the first columns, and the change in the others; None where they are empty."""
+    n_key = len(Key._fields)
+    key, stored = Key._make(values[:n_key]), values[n_key:]
+    return key, decoded(stored, opened) if stored[0] is not None else None
 
 
 def entry(values: Iterable[Any], opened: Opened) -> Resource | Unreadable:

@@ -17,10 +17,11 @@ from typing import Any
 import structlog
 
 from koguma.model.resource import Key, Resource
-from koguma.store import migrate, row, store_format
+from koguma.store import migrate, past_queries, row, store_format
 from koguma.store.contract import Change, Op, Unreadable, rfc3339
 from koguma.store.disk_reserve import RESERVE_BYTES
-from koguma.store.log import LogSnapshot, RowsAfter, log_replaced, too_old
+from koguma.store.log import ChangesByKey, LogSnapshot, RowsAfter, log_replaced, too_old
+from koguma.store.past_queries import ChangeFilter, HistoryBounds, KindChoice, PastQuery
 from koguma.store.proxy_states import ProxyStateTable
 from koguma.store.row import Row
 from koguma.store.sealing import PLAIN, PREFIX_CHARACTERS, Sealing
@@ -50,6 +51,7 @@ _CURRENT: dict[str, tuple[str, Callable[[Row], tuple[Any, ...]]]] = {
     ),
 }
 _BOUNDS = "SELECT revision, compacted FROM counter WHERE id = 1"
+_TRANSACTION_AT = "SELECT transaction_id FROM changes WHERE revision = ?"
 _LOAD = (
     "SELECT p.revision, c.transaction_id, c.time, c.author, c.reason, c.op, p.kind, p.mesh, p.zone,"
     " p.namespace, p.name, p.core_name, CAST(c.body AS BLOB)"
@@ -57,7 +59,7 @@ _LOAD = (
 )
 _SELECT = f"SELECT {_COLUMNS.replace('body', 'CAST(body AS BLOB)')} FROM changes"  # noqa: S608 - fixed names
 _COMPACTED_AT_ONCE = 500  # changes, so that neither writes nor the disk have to wait for all
-_OLD = "(time < ? OR (time < ? AND kind IN ({kinds}))) AND revision NOT IN (SELECT revision FROM current)"
+_BODY = "CAST({} AS BLOB)"
 
 
 class SqliteLog:
@@ -112,12 +114,38 @@ class SqliteLog:
         """The change of a revision."""
         return next(iter(await self._changes(f"{_SELECT} WHERE revision = ?", (revision,))), None)
 
+    async def history_bounds(self) -> HistoryBounds:
+        """The newest revision, and the oldest ones at which objects are known."""
+        return HistoryBounds(*(await self._past(PastQuery(past_queries.BOUNDS, ())))[0])
+
+    async def changes(self, chosen: ChangeFilter, after: int, before: int, limit: int) -> list[Change]:
+        """The kept changes between two revisions, both left out, newest first."""
+        rows = await self._past(past_queries.changes(_BODY, chosen, after, before, limit))
+        return [row.decoded(values, self._sealing.opened) for values in rows]
+
+    async def as_of(
+        self, revision: int, low: int, high: int, chosen: KindChoice, limit: int | None = None
+    ) -> ChangesByKey:
+        """Of each object that changed in between: its last change at a revision, or None."""
+        rows = await self._past(past_queries.as_of(_BODY, revision, low, high, chosen, limit))
+        return dict(row.keyed(values, self._sealing.opened) for values in rows)
+
+    async def revision_at(self, time: str) -> int:
+        """The newest revision at a time."""
+        rows = await self._past(PastQuery(past_queries.LAST_UNTIL, (time,)))
+        return int(rows[0][0]) if rows else 0
+
+    async def _past(self, query: PastQuery) -> list[tuple[Any, ...]]:
+        """Read on a connection of its own, in a thread of its own: writes must not wait for old revisions."""
+        return await asyncio.to_thread(self._database.read_beside, *query)
+
     async def compact(self, before: datetime, short_before: datetime, short_kinds: Collection[str]) -> int:
-        """Remove old changes that are not current."""
-        run, limits = self._database.run, (rfc3339(before), rfc3339(short_before))
-        old = await run(lambda: self._old(*limits, sorted(short_kinds)))
+        """Remove changes that were superseded before a time."""
+        run, reserved = self._database.run, self._database.with_reserve
+        limits = (rfc3339(before), rfc3339(short_before), KindChoice(tuple(sorted(short_kinds))))
+        old = await run(lambda: reserved(lambda: self._old(*limits)))
         for revisions in _chunks(old, self._database.reserve.size // 8):
-            await run(partial(self._database.with_reserve, partial(self._remove, revisions)))
+            await run(partial(reserved, partial(self._remove, revisions)))
         return (await run(self._bounds))[1]
 
     async def has_room(self) -> bool:
@@ -189,7 +217,8 @@ class SqliteLog:
         entries = [row.entry(values, self._sealing.opened) for values in stored]
         resources = tuple(entry for entry in entries if isinstance(entry, Resource))
         unreadable = tuple(entry for entry in entries if isinstance(entry, Unreadable))
-        return LogSnapshot(revision, compacted, resources, unreadable)
+        newest = self._database.connection.execute(_TRANSACTION_AT, (revision,)).fetchone()
+        return LogSnapshot(revision, compacted, resources, unreadable, newest[0] if newest else "")
 
     def _since(self, revision: int, limit: int | None) -> list[Change]:
         _, compacted = self._bounds()
@@ -227,11 +256,28 @@ class SqliteLog:
                 db.executemany(statement, [values(each) for each in same_op])
         return True
 
-    def _old(self, before: str, short_before: str, short_kinds: list[str]) -> list[tuple[int, int]]:
-        """The changes to remove, oldest first: revision and size."""
-        old = _OLD.format(kinds=", ".join("?" * len(short_kinds)))
-        query = f"SELECT revision, length(body) FROM changes WHERE {old} ORDER BY revision"  # noqa: S608 - placeholders only
-        return self._database.connection.execute(query, (before, short_before, *short_kinds)).fetchall()
+    def _old(self, before: str, short_before: str, short: KindChoice) -> list[tuple[int, int]]:
+        """The changes to remove, oldest first: revision and size. What is known of the past begins later."""
+        select = "SELECT c.revision, length(c.body) FROM changes c"
+        boundary, short_boundary = self._last_before(before), self._last_before(short_before)
+        short_boundary = max(boundary, short_boundary)
+        others = short._replace(are_excluded=True)
+        with self._database.transaction() as db:
+            old: list[tuple[int, int]] = db.execute(
+                *past_queries.superseded(select, boundary, others)
+            ).fetchall()
+            old_short: list[tuple[int, int]] = db.execute(
+                *past_queries.superseded(select, short_boundary, short)
+            ).fetchall()
+            if old:
+                db.execute(past_queries.RAISE_OLDEST, (boundary, boundary))
+            if old_short:
+                db.execute(past_queries.RAISE_OLDEST_SHORT, (short_boundary, short_boundary))
+        return sorted((*old, *old_short))
+
+    def _last_before(self, time: str) -> int:
+        found = self._database.connection.execute(past_queries.LAST_BEFORE, (time,)).fetchone()
+        return int(found[0]) if found else 0
 
     def _remove(self, revisions: Sequence[int]) -> None:
         with self._database.transaction() as db:

@@ -10,10 +10,10 @@ that was kept for them (`disk_reserve`).
 import fcntl
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from koguma.store.contract import StoreUnusable
 from koguma.store.disk_reserve import DiskReserve
@@ -57,6 +57,18 @@ class SqliteDatabase:
             self._is_closed = True
             await self.run(self._close)
             self._worker.stop()
+
+    def read_beside(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Read on another connection, on whatever thread this is called."""
+        if self._db is None:
+            raise LogLost(f"{self.path} is closed")
+        try:
+            address = f"{self.path.resolve().as_uri()}?mode=ro"
+            with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
+                db.execute("PRAGMA busy_timeout = 5000")
+                return db.execute(statement, values).fetchall()
+        except sqlite3.OperationalError as error:
+            raise LogLost(f"{self.path}: {error}") from error
 
     def open(self, migrate: Callable[[], None], prepare: Callable[[], None]) -> None:
         """Lock, open and migrate the file, then prepare it; StoreUnusable if it is no usable database."""

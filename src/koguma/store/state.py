@@ -25,6 +25,9 @@ class State:
     def reset(self, snapshot: LogSnapshot) -> None:
         """Start again from the snapshot of a log."""
         self.revision = snapshot.revision
+        self.transaction = (
+            snapshot.transaction
+        )  # of that revision, which its number alone does not tell apart
         self.compacted = snapshot.compacted
         self._indexes: dict[str, _KindIndex] = {}
         self._unreadable: dict[Key, Unreadable] = {}
@@ -117,6 +120,7 @@ class State:
             else:
                 self._index(key.kind).put(key, resource)
         self.revision = change.revision
+        self.transaction = change.transaction
 
     def _count(self, key: Key, difference: int) -> None:
         if difference:

@@ -13,14 +13,15 @@ from typing import TypeVar
 
 import structlog
 
-from koguma.model.errors import StoreFull, StoreLost, Unavailable
+from koguma.model.errors import Gone, NotFound, StoreFull, StoreLost, Unavailable
 from koguma.model.resource import Key, Resource
 from koguma.runtime.background import Background
 from koguma.runtime.clock import now
 from koguma.store import watch
-from koguma.store.contract import Change, Transaction
+from koguma.store.contract import Change, Op, Transaction, Unreadable, rfc3339
 from koguma.store.evaluate import NewUid, evaluate
-from koguma.store.log import Log, LogFull, LogLost
+from koguma.store.log import ChangesByKey, Log, LogFull, LogLost, LogSnapshot
+from koguma.store.past_queries import ChangeFilter, HistoryBounds, KindChoice
 from koguma.store.replica import Replica
 from koguma.store.state import State
 from koguma.store.unavailable import log_unavailable
@@ -45,6 +46,23 @@ def new_uid() -> str:
 
 
 T = TypeVar("T")
+
+
+def _rewound(snapshot: LogSnapshot, replaced: ChangesByKey) -> LogSnapshot:
+    """The objects of a snapshot, some of them as they were."""
+    then = {key: change for key, change in replaced.items() if change and change.op is not Op.DELETE}
+    readable = tuple(change.resource for change in then.values() if not change.error)
+    broken = tuple(
+        Unreadable(key, change.resource.core_name, change.revision, change.error)
+        for key, change in then.items()
+        if change.error
+    )
+    return LogSnapshot(
+        snapshot.revision,
+        snapshot.compacted,
+        (*(each for each in snapshot.resources if each.key not in replaced), *readable),
+        (*(each for each in snapshot.unreadable if each.key not in replaced), *broken),
+    )
 
 
 async def _translated(result: Awaitable[T]) -> T:
@@ -155,9 +173,12 @@ class Store:
         """End all watches; the store itself stays open."""
         self._replica.buffer.close()
 
-    def watch(self, kinds: frozenset[str] | None, after: int) -> Watch:
-        """A watch on all changes after a revision, of these kinds or of every kind."""
-        return self._replica.buffer.watch(kinds, after)
+    def watch(self, kinds: frozenset[str] | None, after: int, *, of_one_log: bool = False) -> Watch:
+        """A watch on all changes after a revision, of these kinds or of every kind.
+
+        `of_one_log`: it raises Gone when all is read again, since the log may be a restored one.
+        """
+        return self._replica.buffer.watch(kinds, after, of_one_log=of_one_log)
 
     def replaced(self, revision: int) -> Resource | None:
         """The object that a recent change replaced; None if there was none or it has left the memory."""
@@ -170,6 +191,61 @@ class Store:
     async def change_at(self, revision: int) -> Change | None:
         """The change of a revision; None if it is not kept."""
         return await _translated(self.log.change_at(revision))
+
+    async def history_bounds(self) -> HistoryBounds:
+        """The newest revision, and the oldest ones at which objects are known."""
+        return await _translated(self.log.history_bounds())
+
+    async def changes(self, chosen: ChangeFilter, after: int, before: int, limit: int) -> list[Change]:
+        """The kept changes between two revisions, both left out, newest first."""
+        return await _translated(self.log.changes(chosen, after, before, limit))
+
+    async def changed_between(
+        self, revision: int, low: int, high: int, limit: int | None = None
+    ) -> ChangesByKey:
+        """Of each object that changed after `low`, until `high`: its last change at `revision`, or None."""
+        every = KindChoice((), are_excluded=True)
+        return await _translated(self.log.as_of(revision, low, high, every, limit))
+
+    async def revision_at(self, moment: datetime) -> int:
+        """The newest revision at a time; 0 where no change is that old."""
+        return await _translated(self.log.revision_at(rfc3339(moment)))
+
+    async def state_at(self, revision: int, short_kinds: Collection[str] = ()) -> State:
+        """The objects as of a revision; Gone where that is older than the history that is kept.
+
+        The history of some kinds is short: of these, the oldest objects that are kept. What has changed
+        since is read from the log, all others are the current ones; so a recent state is read quickly.
+        """
+        stored, unreadable = list(self.state.all()), dict(self.state.unreadable)
+        newest, compacted = self.state.revision, self.state.compacted
+        if not 0 <= revision <= newest:
+            raise NotFound(f"there is no revision {revision}; the newest is {newest}")
+        short = KindChoice(tuple(short_kinds))
+        bounds = await self.history_bounds()
+        short_at = min(newest, max(revision, bounds.oldest_short))
+        replaced = {
+            **await _translated(
+                self.log.as_of(revision, revision, newest, short._replace(are_excluded=True))
+            ),
+            **await _translated(self.log.as_of(short_at, short_at, newest, short)),
+        }
+        await self.check_kept(revision)  # after reading: a compaction may have removed some meanwhile
+        snapshot = await asyncio.to_thread(
+            _rewound, LogSnapshot(revision, compacted, tuple(stored), tuple(unreadable.values())), replaced
+        )
+        return await asyncio.to_thread(State, snapshot)
+
+    async def check_kept(self, revision: int) -> None:
+        """Raise Gone where the objects of a revision are no longer all kept."""
+        oldest = (await self.history_bounds()).oldest
+        if revision < oldest:
+            change = await self.change_at(oldest)
+            since = f", of {change.time}" if change else ""
+            raise Gone(
+                f"what was stored at revision {revision} is no longer kept in full; the oldest revision to"
+                f" ask for is {oldest}{since} (--history says how long they are kept)"
+            )
 
     async def ping(self) -> None:
         """Return if the log answers, else raise Unavailable."""

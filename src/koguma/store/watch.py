@@ -13,7 +13,7 @@ from types import MappingProxyType
 from koguma.model.errors import KogumaError, StoreLost, Unavailable
 from koguma.model.resource import Resource
 from koguma.store.contract import Change
-from koguma.store.log import LogLost
+from koguma.store.log import LogLost, log_replaced
 
 BUFFER_SIZE = 10_000
 PAGE = 1_000
@@ -31,10 +31,12 @@ class ChangeBuffer:
         self._size = size
         self._waiters: dict[str | None, set[asyncio.Future[None]]] = {}  # None: of every kind
         self.is_closed = False
+        self.n_resets = 0
         self.reset(0)
 
     def reset(self, revision: int) -> None:
         """Start again: nothing up to this revision is in memory."""
+        self.n_resets += 1
         self.revision = revision
         self._floor = revision
         self._all: deque[Change] = deque()
@@ -69,9 +71,9 @@ class ChangeBuffer:
         self.is_closed = True
         self._wake(tuple(self._waiters))
 
-    def watch(self, kinds: frozenset[str] | None, after: int) -> "Watch":
+    def watch(self, kinds: frozenset[str] | None, after: int, *, of_one_log: bool = False) -> "Watch":
         """A watch on the changes after a revision, of these kinds or of all."""
-        return Watch(self, kinds, after)
+        return Watch(self, kinds, after, self.n_resets if of_one_log else None)
 
     def _wake(self, kinds: Iterable[str | None]) -> None:
         for kind in kinds:
@@ -128,10 +130,16 @@ class ChangeBuffer:
 
 
 class Watch:
-    """A position in the log. `position` is the revision up to which all changes were delivered."""
+    """A position in the log. `position` is the revision up to which all changes were delivered.
 
-    def __init__(self, buffer: ChangeBuffer, kinds: frozenset[str] | None, after: int) -> None:
+    With a number of resets it ends at the next one, even where it missed nothing by the numbers alone.
+    """
+
+    def __init__(
+        self, buffer: ChangeBuffer, kinds: frozenset[str] | None, after: int, n_resets: int | None = None
+    ) -> None:
         self._buffer = buffer
+        self._n_resets = n_resets
         self._kinds = kinds
         self._waiter: asyncio.Future[None] | None = None
         self._error: KogumaError | None = None
@@ -142,6 +150,11 @@ class Watch:
         self._error = error
         if self._waiter is not None:
             _wake(self._waiter)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether all was read again since, of a log that may be another one: then nothing more comes."""
+        return self._n_resets not in (None, self._buffer.n_resets)
 
     @property
     def is_over(self) -> bool:
@@ -165,6 +178,8 @@ class Watch:
                 raise self._error
             if self._buffer.is_closed:
                 raise Unavailable("the store is closing; watch again in a moment")
+            if self.is_replaced:
+                raise log_replaced(self.position)
             recent = self._buffer.recent(self._kinds, self.position)
             if recent is not None:
                 batch = recent[:PAGE]

@@ -9,38 +9,86 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
-from koguma.model.errors import KogumaError, Unavailable
+from koguma.model.errors import KogumaError, NotSupported, TooLarge, Unavailable
+from koguma.model.proxy_report import ProxyReport
 from koguma.model.resource import Key
+from koguma.model.sync_receipt import RefusedObject, SyncReceipt
+from koguma.sync.held_objects import HeldSnapshot
 from koguma.sync.protocol import messages
 from koguma.sync.protocol.catalog import Audience
 from koguma.sync.protocol.messages import (
     BATCH_OBJECTS,
     PROTOCOL,
     Ack,
+    Alive,
+    AnswerPart,
     BrokenProtocol,
+    EncodedState,
     Entries,
     EntriesWanted,
     Message,
+    NoAnswer,
     Objects,
+    ProxyStates,
+    QuestionWithdrawn,
     Refusal,
     SyncGreeting,
+    UnknownMessage,
+    UpToDate,
+    ZoneQuestion,
 )
 from koguma.sync.protocol.publisher import Publisher, SentCount
 from koguma.sync.protocol.subscriber import Subscriber
 from koguma.sync.published_objects import PublishedObjects
+from koguma.sync.questions import Answering, Answers, Asking
 from koguma.sync.received_objects import ReceivedObjects
 
+UP_TO_DATE_SECONDS: Final = 3600.0  # between two messages that everything was sent
 RETRY_SECONDS: Final = 1.0  # while the store does not answer
 GREETING_SECONDS: Final = 30.0  # until the other side has said who it is
 MESSAGES_A_SECOND: Final = 1000  # that are read
 ANSWERS_MAX: Final = 100  # that wait to be sent; acknowledgements are one
 REFUSALS_MAX: Final = 1000  # of the other side's objects that are shown
+REPORT_SECONDS: Final = 1.0  # between two reports of the states of proxies
+STATES_A_SECOND: Final = 2000  # that are read
+LOOK_SECONDS: Final = 1.0  # between two looks whether the other side has given a sign of life
+ALIVE_LOOKS: Final = 3  # between two signs of life
+SILENT_LOOKS: Final = 10  # without one, after which the other side counts as gone
 
+T = TypeVar("T")
 Send = Callable[[bytes], Awaitable[None]]
+
+
+class ProxyReports(Protocol):
+    """What a zone reports of its proxies."""
+
+    def start(self) -> None:
+        """A connection begins: everything is new to the other side."""
+
+    def next(self, states_max: int) -> ProxyReport | None:
+        """What has changed since the last report; None where nothing has."""
+
+
+class Duties(msgspec.Struct, frozen=True):
+    """What a side does over a connection beside sending and taking objects."""
+
+    answers: Answers | None = None
+    reports: ProxyReports | None = None
+    take_report: Callable[[ProxyReport], None] | None = None
+    # The other side has sent everything until a revision of a transaction, and lacks nothing that is here.
+    match: Callable[[int, str], Awaitable[None]] | None = None
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What the other side may send."""
+        answers = (messages.QUESTIONS, messages.LARGE_QUESTIONS) if self.answers is not None else ()
+        states = (messages.PROXY_STATES,) if self.take_report is not None else ()
+        up_to_date = (messages.UP_TO_DATE,) if self.match is not None else ()
+        return (messages.ALIVE, *answers, *states, *up_to_date)
 
 
 class PeerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,20 +107,39 @@ class PeerState(msgspec.Struct, frozen=True, kw_only=True):
     refused_here: tuple[Refusal, ...]
 
 
+NO_DUTIES: Final = Duties()
+
+
 class SyncConnection:
     """One end of a stream, whichever side it is."""
 
     def __init__(
         self,
         published: PublishedObjects,
+        held: Callable[[], Awaitable[HeldSnapshot]],
         received: ReceivedObjects,
         audience: Callable[[SyncGreeting], Audience],
         clock: Callable[[], datetime],
+        duties: Duties = NO_DUTIES,
     ) -> None:
+        self._duties = duties
+        self._asking = Asking(self._queue_beside)
+        self._answering: Answering | None = None
+        self._beside: deque[Iterator[Message]] = deque()  # sent in turns with objects
+        self._is_beside_next = False
+        self._is_report_waiting = False
+        self._is_alive_waiting = False
+        self._is_compared = False  # the other side has sent all that comparing found
+        self._told_at: float | None = None  # by the loop's clock: that it was sent everything
+        self._is_reading = False  # it waits for a message, and is not busy with one
+        self._n_received = 0
+        self._states_until = 0.0  # by the loop's clock: until then as many states as may be were read
         self._published = published
+        self._held = held
         self._received = received
         self._audience = audience
         self._clock = clock
+        self._log = published.log()
         self._id = str(uuid.uuid4())
         self._connected_at = clock()
         self._behind_since: datetime | None = None
@@ -105,38 +172,77 @@ class SyncConnection:
             refused_here=tuple(self._refused_here.values()),
         )
 
+    @property
+    def receipt(self) -> SyncReceipt | None:
+        """What the other side has of what is published here; None before it has said who it is."""
+        publisher = self._publisher
+        if publisher is None or self._log.is_replaced:
+            return None
+        refused = tuple(
+            RefusedObject(key, refusal.reason, publisher.refused_after[key], self._published.revision_of(key))
+            for key, refusal in publisher.refused.items()
+        )
+        return SyncReceipt(self._id, publisher.has_revision, refused, publisher.is_refusal_forgotten)
+
     async def run(
         self,
         incoming: AsyncIterator[bytes],
         send: Send,
         greeting: Callable[[bytes], SyncGreeting],
-        check: Callable[[SyncGreeting], bool],
+        check: Callable[[SyncGreeting], Awaitable[bool]],
+        *,
+        greets_first: bool,
     ) -> None:
         """Serve the stream until it ends; `greeting` says who this side is, from the sums of what it holds.
 
         `check` raises unless the other side may take part, and says whether what that one no longer has is
-        kept until an operator agrees.
+        kept until an operator agrees. One side greets first, so that the other can answer what it says.
         """
         await self._published.is_loaded.wait()
-        subscriber = Subscriber(self._received.held())
-        await send(messages.encoded(greeting(subscriber.sums())))
+        if greets_first:
+            subscriber = await self._greet(send, greeting)
         peer = await _greeting(incoming)
-        subscriber.keeps_surplus = check(peer)
-        publisher = Publisher(self._published.catalog, self._audience(peer), self._published.content)
+        keeps_surplus = await check(peer)
+        if not greets_first:
+            subscriber = await self._greet(send, greeting)
+        subscriber.keeps_surplus = keeps_surplus
+        publisher = Publisher(
+            self._published.catalog,
+            self._audience(peer),
+            self._published.content,
+            lambda: self._published.taken,
+        )
         self._peer, self._publisher, self._subscriber = peer, publisher, subscriber
         if (wanted := publisher.compare(peer.sums)) is not None:
             self._answer(iter((wanted,)))
         stop = self._published.listen(self._has_work.set)
         try:
-            async with asyncio.TaskGroup() as both:
-                beside = [both.create_task(self._send_all(publisher, send)), both.create_task(self._ended())]
+            async with asyncio.TaskGroup() as tasks:
+                if self._duties.answers is not None:
+                    self._answering = Answering(self._duties.answers, self._queue_beside, tasks)
+                beside = [
+                    tasks.create_task(self._send_all(publisher, send)),
+                    tasks.create_task(self._ended()),
+                ]
+                if messages.PROXY_STATES in peer.features and self._duties.reports is not None:
+                    beside.append(tasks.create_task(self._report(self._duties.reports)))
+                if messages.ALIVE in peer.features:
+                    beside.append(tasks.create_task(self._stay_alive()))
                 await self._receive(publisher, subscriber, incoming)
+                if self._answering is not None:
+                    self._answering.end()
                 for task in beside:
                     task.cancel()
-        except ExceptionGroup as errors:  # of one of both: the other was cancelled
+        except ExceptionGroup as errors:  # of one of them: the others were cancelled
             raise errors.exceptions[0] from None
         finally:
+            self._asking.end()
             stop()
+
+    async def _greet(self, send: Send, greeting: Callable[[bytes], SyncGreeting]) -> Subscriber:
+        held = await self._held()
+        await send(messages.encoded(greeting(held.sums)))
+        return Subscriber(held.hashes)
 
     def end(self, reason: KogumaError) -> None:
         """End the stream; `run` raises the reason."""
@@ -145,6 +251,101 @@ class SyncConnection:
 
     async def _ended(self) -> None:
         await self._end
+
+    # Beside objects.
+
+    async def ask(self, name: str, body: bytes, bytes_max: int, seconds_max: float) -> bytes:
+        """The other side's answer to a question; NotSupported where it is too old to have one."""
+        if self._peer is None:
+            raise Unavailable("its control plane has only begun to connect; try again")
+        if messages.QUESTIONS not in self._peer.features:
+            version = self._peer.version
+            raise NotSupported(f"its control plane is of version {version}, which answers no questions")
+        is_large = len(body) > messages.SMALL_QUESTION_BYTES_MAX
+        if is_large and messages.LARGE_QUESTIONS not in self._peer.features:
+            version = self._peer.version
+            raise NotSupported(f"its control plane is of version {version}, which takes no such question")
+        if len(body) > messages.QUESTION_BYTES_MAX:
+            raise TooLarge(
+                f"the question has {len(body)} bytes, and a zone takes {messages.QUESTION_BYTES_MAX}"
+            )
+        if len(self._beside) >= ANSWERS_MAX:
+            raise Unavailable("its control plane does not read what it is asked")
+        return await self._asking.ask(name, body, bytes_max, seconds_max)
+
+    def _asked(self, message: ZoneQuestion | QuestionWithdrawn) -> None:
+        if self._answering is None:
+            raise BrokenProtocol("it asks, and nobody answers questions here")
+        if len(self._beside) >= ANSWERS_MAX:
+            raise BrokenProtocol("it asks, and does not read the answers")
+        self._answering.receive(message)
+
+    def _queue_beside(self, sent: Iterator[Message]) -> None:
+        self._beside.append(sent)
+        self._has_work.set()
+
+    def _next_beside(self) -> Message | None:
+        """The next message that is not about objects; of several answers, a part of each in turn."""
+        while self._beside:
+            sent = self._beside.popleft()
+            if (message := next(sent, None)) is not None:
+                self._beside.append(sent)
+                return message
+        return None
+
+    async def _stay_alive(self) -> None:
+        """Give signs of life, and end the connection where the other side gives none.
+
+        It counts looks and no time, so that whoever was paused itself takes nobody for gone.
+        """
+        n_looks = n_silent = n_received = 0
+        while n_silent < SILENT_LOOKS:
+            await asyncio.sleep(LOOK_SECONDS)
+            n_looks += 1
+            if n_looks % ALIVE_LOOKS == 0 and not self._is_alive_waiting:
+                self._is_alive_waiting = True
+                self._queue_beside(self._sign_of_life())
+            n_silent = n_silent + 1 if self._is_reading and self._n_received == n_received else 0
+            n_received = self._n_received
+        raise Unavailable(f"it has given no sign of life for {SILENT_LOOKS * LOOK_SECONDS:g} s")
+
+    def _sign_of_life(self) -> Iterator[Message]:
+        self._is_alive_waiting = False
+        yield Alive()
+
+    async def _messages(self, incoming: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        self._is_reading = True
+        async for data in incoming:
+            self._is_reading = False
+            self._n_received += 1
+            yield data
+            self._is_reading = True
+
+    async def _report(self, reports: ProxyReports) -> None:
+        """Report the states of proxies; while a report waits to be sent, newer states join the next one."""
+        reports.start()
+        while True:
+            if not self._is_report_waiting and (report := reports.next(messages.STATES_MAX)) is not None:
+                self._is_report_waiting = True
+                self._queue_beside(self._reported(report))
+                if len(report.states) >= messages.STATES_MAX:
+                    await asyncio.sleep(REPORT_SECONDS / 4)
+                    continue
+            await asyncio.sleep(REPORT_SECONDS)
+
+    def _reported(self, report: ProxyReport) -> Iterator[Message]:
+        self._is_report_waiting = False
+        states = tuple(EncodedState(*each) for each in report.states)
+        yield ProxyStates(report.revision, states, tuple(report.removed))
+
+    async def _take_report(self, message: ProxyStates) -> None:
+        """Take note of states; whoever sends many has to wait."""
+        if self._duties.take_report is not None:
+            self._duties.take_report(ProxyReport(message.revision, message.states, message.removed))
+        now = asyncio.get_running_loop().time()
+        spent = (len(message.states) + len(message.removed)) / STATES_A_SECOND
+        self._states_until = max(self._states_until, now) + spent
+        await asyncio.sleep(max(0.0, self._states_until - now - 1.0))
 
     # Reading never waits for writing: two sides that both wait until they are read would wait for ever.
 
@@ -170,7 +371,11 @@ class SyncConnection:
         if (ack := self._ack) is not None:
             self._ack = None
             return ack
-        return publisher.next_batch()
+        # In turns, so that neither a large answer nor many objects hold the other up.
+        self._is_beside_next = not self._is_beside_next
+        if self._is_beside_next:
+            return self._next_beside() or publisher.next_batch()
+        return publisher.next_batch() or self._next_beside()
 
     async def _send_all(self, publisher: Publisher, send: Send) -> None:
         while True:
@@ -178,12 +383,30 @@ class SyncConnection:
             if publisher.is_too_late:
                 raise BrokenProtocol("it was away for too long; both sides have to be compared again")
             while (message := self._next_message(publisher)) is not None:
+                self._check_log()
                 self._note_progress(publisher)
                 if isinstance(message, Objects):
-                    message = msgspec.structs.replace(message, revision=self._published.revision)
+                    revision, transaction = self._published.revision, self._published.transaction
+                    message = msgspec.structs.replace(message, revision=revision, transaction=transaction)
                 await send(messages.encoded(message))
             self._note_progress(publisher)
+            if publisher.is_all_sent and self._is_to_be_told():
+                await send(messages.encoded(UpToDate(self._published.revision, self._published.transaction)))
             await self._has_work.wait()
+
+    def _check_log(self) -> None:
+        """Whatever was acknowledged or answered may not be so in another history."""
+        if self._log.is_replaced:
+            raise Unavailable("the store has another history; both sides have to be compared again")
+
+    def _is_to_be_told(self) -> bool:
+        """Whether it is time to say that everything was sent; signs of life make that asked often enough."""
+        now = asyncio.get_running_loop().time()
+        if self._peer is None or messages.UP_TO_DATE not in self._peer.features:
+            return False
+        is_time = self._told_at is None or now - self._told_at > UP_TO_DATE_SECONDS
+        self._told_at = now if is_time else self._told_at
+        return is_time
 
     def _note_progress(self, publisher: Publisher) -> None:
         """Note since when the other side lacks something."""
@@ -195,10 +418,9 @@ class SyncConnection:
     async def _receive(
         self, publisher: Publisher, subscriber: Subscriber, incoming: AsyncIterator[bytes]
     ) -> None:
-        async for data in _paced(incoming):
+        async for data in _paced(self._messages(incoming)):
             self._last_message_at = self._clock()
-            message: Message = messages.decoded(data)
-            match message:
+            match message := messages.decoded(data):
                 case EntriesWanted():
                     self._answer(subscriber.entries(message))
                 case Entries():
@@ -208,28 +430,55 @@ class SyncConnection:
                     publisher.receive_ack(message)
                     self._note_progress(publisher)
                     self._has_work.set()
-                case Objects():
-                    if (ack := await self._store(subscriber, message)) is not None:
-                        self._acknowledge(ack)
+                case Objects() | UpToDate():
+                    await self._take(subscriber, message)
+                case AnswerPart() | NoAnswer():
+                    self._asking.receive(message)
+                case ZoneQuestion() | QuestionWithdrawn():
+                    self._asked(message)
+                case ProxyStates():
+                    await self._take_report(message)
                 case SyncGreeting():
                     raise BrokenProtocol("a second greeting was sent")
+                case Alive() | UnknownMessage():  # the latter is of a later version, which can do without
+                    continue
+
+    async def _take(self, subscriber: Subscriber, message: Objects | UpToDate) -> None:
+        if isinstance(message, UpToDate):
+            self._is_compared = True
+        elif (ack := await self._store(subscriber, message)) is not None:
+            self._acknowledge(ack)
+        if isinstance(message, UpToDate) or (self._is_compared and subscriber.keeps_surplus):
+            await self._match(subscriber, message.revision, message.transaction)
 
     async def _store(self, subscriber: Subscriber, batch: Objects) -> Ack | None:
         delivery = subscriber.receive(batch)
         if delivery is None:
             return None
-        while True:
-            try:
-                refused = await self._received.store(delivery, subscriber.n_held)
-            except Unavailable:  # until then the other side gets no Ack, and sends no more than its window
-                await asyncio.sleep(RETRY_SECONDS)
-            else:
-                break
+        # Until it is stored the other side gets no Ack, and sends no more than its window.
+        refused = await _stored(lambda: self._received.store(delivery, subscriber.n_held))
         for key in (*delivery.removed, *(each.key for each in delivery.objects)):
             self._refused_here.pop(key, None)
         room = REFUSALS_MAX - len(self._refused_here)
         self._refused_here |= {each.key: each for each in refused[:room]}
         return subscriber.stored(delivery, refused)
+
+    async def _match(self, subscriber: Subscriber, revision: int, transaction: str) -> None:
+        """Say that both sides have the same, if that is so."""
+        match = self._duties.match
+        if match is None or subscriber.surplus:
+            return
+        await _stored(lambda: match(revision, transaction))
+        subscriber.keeps_surplus = False
+
+
+async def _stored(write: Callable[[], Awaitable[T]]) -> T:
+    """What a write returns, as soon as the store answers."""
+    while True:
+        try:
+            return await write()
+        except Unavailable:
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 async def _greeting(incoming: AsyncIterator[bytes]) -> SyncGreeting:

@@ -5,9 +5,10 @@ zone one is connected: the others are told to wait, and come in when its stream 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, Protocol
 
 import grpc
 import msgspec
@@ -31,25 +32,38 @@ from koguma.model.errors import (
     Unavailable,
 )
 from koguma.model.kind import Kind
+from koguma.model.proxy_report import ProxyReport
 from koguma.model.redacted import Redacted
 from koguma.model.resource import Key, Resource
+from koguma.model.sync_receipt import SyncReceipt
 from koguma.model.violation import cut
-from koguma.store.contract import Ensure, Transaction
-from koguma.sync import mapping, stream_service
-from koguma.sync.connection import PeerState, SyncConnection
+from koguma.store.contract import Change, Ensure, Transaction
+from koguma.sync import mapping, planned_delivery, stream_service
+from koguma.sync.connection import Duties, PeerState, SyncConnection
+from koguma.sync.held_objects import HeldObjects
 from koguma.sync.mapping import Travelling
+from koguma.sync.planned_delivery import PlannedDeliveries, PlannedDelivery
+from koguma.sync.protocol import messages
 from koguma.sync.protocol.catalog import Audience
-from koguma.sync.protocol.messages import SyncGreeting
+from koguma.sync.protocol.messages import Ack, Entries, SyncGreeting
+from koguma.sync.protocol.publisher import Publisher
+from koguma.sync.protocol.sums import packed
 from koguma.sync.published_objects import PublishedObjects
 from koguma.sync.received_objects import ReceivedObjects
 
 REVIEW_SECONDS: Final = 1.0
 OBJECTS_MAX: Final = 100_000  # of one zone that Global stores
 _STOP_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 0.1  # between two looks whether a revision has come
+_LOOKS_MAX: Final = 50
 _LAST_ERRORS_MAX: Final = 1000  # zones
 _DETAIL_MAX: Final = 1000  # characters
 
 _log = structlog.get_logger("koguma.sync")
+
+
+class ZoneNotHere(Unavailable):
+    """The zone has no stream to this control plane."""
 
 
 class _ZoneStream(msgspec.Struct, frozen=True):
@@ -67,18 +81,31 @@ class ZoneReport(msgspec.Struct, frozen=True):
     disconnected_at: datetime | None = None
 
 
+class ZoneProxyListener(Protocol):
+    """Who wants to know of the proxies of zones."""
+
+    def receive(self, zone: str, report: ProxyReport) -> None:
+        """What a zone reports of its proxies."""
+
+    def disconnect(self, zone: str) -> None:
+        """The zone is gone: nothing is known of its proxies any more."""
+
+
 class GlobalServer:
-    """Serves zones; `publish` and `follow_zones` keep what they get up to date."""
+    """Serves zones; `publish` keeps what they get up to date."""
 
     def __init__(self, context: Context, keys: TokenKeys, clock: Callable[[], datetime]) -> None:
         self._context = context
         self._keys = keys
         self._clock = clock
-        self._published = PublishedObjects(context.store, self._outgoing)
+        self._published = PublishedObjects(context.store, self._outgoing, self._switched)
+        self._held = HeldObjects(context.store, attrgetter("zone"), self._is_of_a_zone, mapping.content)
         self._disabled = self._disabled_now()
         self._streams: dict[str, _ZoneStream] = {}
         self._last_errors: dict[str, tuple[datetime, str]] = {}
         self._gone: dict[str, ZoneReport] = {}
+        self.proxies: ZoneProxyListener | None = None
+        self._n_previews = 0
         self._server: grpc.aio.Server | None = None
 
     # What zones get.
@@ -92,18 +119,36 @@ class GlobalServer:
         await self._published.run()
 
     def _disabled_now(self) -> frozenset[str]:
-        zones = self._context.state.listed(ZONE_KIND.name)
-        return frozenset(zone.name for zone in zones if (zone.spec or {}).get("enabled") is False)
+        return planned_delivery.disabled(self._context.state.listed(ZONE_KIND.name))
 
-    async def follow_zones(self) -> None:
-        """Take the objects of a zone that is switched off from others, or give them back; until cancelled."""
-        store = self._context.store
-        changes = store.watch(frozenset({ZONE_KIND.name}), store.state.revision)
-        while True:
-            before, self._disabled = self._disabled, self._disabled_now()
-            if switched := before ^ self._disabled:
-                await self._published.look_again(each for each in store.state.all() if each.zone in switched)
-            await changes.next_batch()
+    def _switched(self, changes: Sequence[Change]) -> Iterable[Resource]:
+        """The objects of zones that were switched off, which others lose, or on again."""
+        if changes and not any(change.resource.kind == ZONE_KIND.name for change in changes):
+            return ()
+        before, self._disabled = self._disabled, self._disabled_now()
+        switched = before ^ self._disabled
+        return [each for each in self._context.state.all() if each.zone in switched] if switched else ()
+
+    def planned(self, changes: Sequence[Change]) -> Callable[[str], PlannedDelivery]:
+        """What each zone would be sent if these changes were written; one that is away is sent all kinds."""
+        deliveries = PlannedDeliveries(self._context.state, changes, self._context.kinds.get)
+        every = frozenset(kind.name for kind in self._context.kinds)
+        peers = {zone: frozenset(state.greeting.kinds) for zone, state in self.states().items()}
+        return lambda zone: deliveries.of(_audience(zone, peers.get(zone, every)))
+
+    async def wait_for(self, zone: str, seconds_max: float) -> bool:
+        """Wait until a zone has got all that was written until now; returns whether it has."""
+        revision, loop = self._context.store.state.revision, asyncio.get_running_loop()
+        until = loop.time() + seconds_max
+        while (receipt := self.receipt(zone)) is None or receipt.revision < revision:
+            if loop.time() > until or zone not in self._streams:
+                return False
+            await asyncio.sleep(_LOOK_SECONDS)
+        return True
+
+    def _is_of_a_zone(self, resource: Resource) -> bool:
+        kind = self._context.kinds.get(resource.kind)
+        return kind is not None and mapping.came_from_zone(resource, kind)
 
     # Streams of zones.
 
@@ -113,8 +158,10 @@ class GlobalServer:
             options=stream_service.OPTIONS, maximum_concurrent_rpcs=stream_service.STREAMS_MAX
         )
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._serve)
+        preview: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_stream_rpc_method_handler(self._preview)
+        methods = {stream_service.METHOD: handler, stream_service.PREVIEW: preview}
         server.add_generic_rpc_handlers(
-            [grpc.method_handlers_generic_handler(stream_service.SERVICE, {stream_service.METHOD: handler})]
+            [grpc.method_handlers_generic_handler(stream_service.SERVICE, methods)]
         )
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         credentials = grpc.ssl_server_credentials([(key.reveal().encode(), certificate.encode())])
@@ -160,6 +207,35 @@ class GlobalServer:
         except grpc.aio.BaseError:  # the zone is gone
             return
 
+    async def _preview(
+        self, request: bytes, context: "grpc.aio.ServicerContext[bytes, bytes]"
+    ) -> AsyncIterator[bytes]:
+        """Show a zone what it would get; it takes no part by that, and nothing is noted of it."""
+        try:
+            zone, _ = self._admitted(context.invocation_metadata() or ())
+            peer = messages.decoded(request)
+            if not isinstance(peer, SyncGreeting):
+                raise BadRequest("a preview begins with a greeting")
+            if self._n_previews >= stream_service.PREVIEWS_MAX:
+                raise Unavailable("Global shows others what they would get; try again")
+        except KogumaError as error:
+            _log.warning("a zone was shown nothing", peer=context.peer(), reason=error.detail)
+            await context.abort(_code(error), cut(error.detail, _DETAIL_MAX))
+        self._n_previews += 1
+        try:
+            await self._published.is_loaded.wait()
+            yield messages.encoded(self._greeting(b""))
+            audience = _audience(zone, frozenset(peer.kinds))
+            publisher = Publisher(self._published.catalog, audience, self._published.content)
+            if (wanted := publisher.compare(packed(()))) is not None:
+                publisher.receive_entries(Entries((), is_last=True))
+            while wanted is not None and (batch := publisher.next_batch()) is not None:
+                yield messages.encoded(batch)
+                publisher.receive_ack(Ack(batch.number))
+                await asyncio.sleep(0)
+        finally:
+            self._n_previews -= 1
+
     def _admitted(self, metadata: Any) -> tuple[str, VerifiedToken[ZoneClaims]]:
         headers = {str(key): value for key, value in metadata if isinstance(value, str)}
         zone = headers.get(stream_service.ZONE_HEADER, "")
@@ -194,30 +270,70 @@ class GlobalServer:
             self._context,
             f"zone:{zone}",
             lambda resource, kind: objection_to_zone(resource, kind, zone),
-            lambda resource, kind: mapping.came_from_zone(resource, kind, zone),
             keeps_status=False,
             objects_max=OBJECTS_MAX,
         )
         connection = SyncConnection(
-            self._published, received, lambda peer: _audience(zone, frozenset(peer.kinds)), self._clock
+            self._published,
+            lambda: self._held.of(zone),
+            received,
+            lambda peer: _audience(zone, frozenset(peer.kinds)),
+            self._clock,
+            Duties(take_report=lambda report: self._take_report(zone, report)),
         )
 
-        def check(peer: SyncGreeting) -> bool:
+        seen_transaction = ""
+
+        async def check(peer: SyncGreeting) -> bool:
+            nonlocal seen_transaction
             if peer.name != zone:
                 text = f'the zone says that it is "{cut(peer.name, 100)}", and its stream is of "{zone}"'
                 raise BadRequest(text)
             self._take_turn(zone, _ZoneStream(connection, token, peer.instance))
             _log.info("a zone is connected", zone=zone, instance=peer.instance, peer=context.peer())
+            seen_transaction = await self._transaction_at(peer.seen)
             return False  # what a zone no longer has is not kept: it is the zone's
 
         try:
-            await connection.run(incoming, context.write, self._greeting, check)
+            await connection.run(
+                incoming,
+                context.write,
+                lambda sums: self._greeting(sums, seen_transaction),
+                check,
+                greets_first=False,
+            )
         finally:
             stream = self._streams.get(zone)
             if stream is not None and stream.connection is connection:
                 del self._streams[zone]
                 self._note_gone(zone, connection.state)
+                self._note(zone, "the stream ended")  # whoever knows a better reason notes that instead
+                if self.proxies is not None:
+                    self.proxies.disconnect(zone)
                 _log.info("a zone is gone", zone=zone)
+
+    async def _transaction_at(self, revision: int) -> str:
+        """The transaction of a revision; empty where it is not kept, or never was."""
+        store = self._context.store
+        change = await store.change_at(revision)
+        if change is None:
+            return ""
+        for _ in range(_LOOKS_MAX):  # another control plane of the store wrote it a moment ago
+            if store.state.revision >= revision:
+                break
+            await asyncio.sleep(_LOOK_SECONDS)
+        return change.transaction
+
+    def _take_report(self, zone: str, report: ProxyReport) -> None:
+        if self.proxies is not None:
+            self.proxies.receive(zone, report)
+
+    async def ask(self, zone: str, name: str, body: bytes, bytes_max: int, seconds_max: float) -> bytes:
+        """A zone's answer to a question; ZoneNotHere where it is not connected to this control plane."""
+        stream = self._streams.get(zone)
+        if stream is None:
+            raise ZoneNotHere(f'zone "{zone}" is not connected')
+        return await stream.connection.ask(name, body, bytes_max, seconds_max)
 
     def _take_turn(self, zone: str, stream: "_ZoneStream") -> None:
         """Let a stream be the one of its zone."""
@@ -240,7 +356,7 @@ class GlobalServer:
             )
             await self._context.store.write(Transaction((Ensure(object_),), f"zone:{zone}"))
 
-    def _greeting(self, sums: bytes) -> SyncGreeting:
+    def _greeting(self, sums: bytes, seen_transaction: str | None = None) -> SyncGreeting:
         about = self._context.about
         return SyncGreeting(
             name="",
@@ -250,6 +366,9 @@ class GlobalServer:
             revision=self._context.state.revision,
             kinds=tuple(kind.name for kind in self._context.kinds if kind.sync.zone_to_global),
             sums=sums,
+            features=(messages.ALIVE, messages.PROXY_STATES),
+            transaction=self._context.state.transaction,
+            seen_transaction=seen_transaction,
         )
 
     def _note(self, zone: str, text: str) -> None:
@@ -278,6 +397,11 @@ class GlobalServer:
         found = {zone: stream.connection.state for zone, stream in self._streams.items()}
         return {zone: state for zone, state in sorted(found.items()) if state is not None}
 
+    def receipt(self, zone: str) -> SyncReceipt | None:
+        """What a zone has; None where it is not connected here."""
+        stream = self._streams.get(zone)
+        return stream.connection.receipt if stream is not None else None
+
     def last_error(self, zone: str) -> tuple[datetime, str] | None:
         """Why the last stream of a zone ended."""
         return self._last_errors.get(zone)
@@ -288,7 +412,7 @@ def _zone_key(zone: str) -> Key:
 
 
 def _audience(zone: str, kinds: frozenset[str]) -> Audience:
-    return lambda key, only_to: key.zone != zone and key.kind in kinds and only_to in ("", zone)
+    return lambda reach: reach.zone != zone and reach.kind in kinds and reach.only_to in ("", zone)
 
 
 def objection_to_zone(resource: Resource, kind: Kind, zone: str) -> str:

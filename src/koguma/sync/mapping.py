@@ -62,7 +62,20 @@ def upward(resource: Resource, kind: Kind, zone: str) -> Resource | None:
         return None
     sent = {**resource.labels, **_home(resource), labels.ORIGIN: ZONE, labels.ZONE: zone}
     sent.pop(labels.GRACE_STARTED, None)
-    return _renamed(resource, kind, sent)
+    return _renamed(_with_observed(resource), kind, sent)
+
+
+def _with_observed(resource: Resource) -> Resource:
+    """A MeshService with what its zone knows of its proxies in the spec, where Kuma has it too.
+
+    Other zones need it to call the service, and a status does not go to them: each has one of its own.
+    """
+    status = resource.status or {}
+    if resource.kind != "MeshService" or not status:
+        return resource
+    observed = {name: status[name] for name in ("identities", "state") if status.get(name)}
+    written = {name: value for name, value in resource.spec.items() if name != "state"}
+    return msgspec.structs.replace(resource, spec={**observed, **written})
 
 
 def is_awaited(resource: Resource) -> bool:
@@ -148,9 +161,14 @@ def came_from_global(resource: Resource, kind: Kind, zone: str) -> bool:
     return resource.origin == GLOBAL and (kind.sync.global_to_zones or kind.sync.across_zones)
 
 
-def came_from_zone(resource: Resource, kind: Kind, zone: str) -> bool:
+def came_from_zone(resource: Resource, kind: Kind) -> bool:
     """Whether Global holds this object of a zone's."""
-    return resource.zone == zone and kind.sync.zone_to_global
+    return bool(resource.zone) and kind.sync.zone_to_global
+
+
+def content_from_global(resource: Resource) -> bytes:
+    """The content of an object that a zone holds of Global's: its status is the zone's own."""
+    return content(msgspec.structs.replace(resource, status=None))
 
 
 def received(content_: bytes) -> Resource:

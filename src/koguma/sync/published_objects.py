@@ -2,16 +2,17 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import structlog
 
 from koguma.model.errors import Gone, Unavailable
 from koguma.model.resource import Key, Resource
-from koguma.store.contract import Op
+from koguma.store.contract import Change, Op
 from koguma.store.store import Store
 from koguma.store.unavailable import log_unavailable
+from koguma.store.watch import Watch
 from koguma.sync import mapping
 from koguma.sync.mapping import Travelling
 from koguma.sync.protocol import sums
@@ -24,18 +25,26 @@ CONTENTS_BYTES_MAX: Final = (
 _STEP: Final = 500  # objects between two turns of the event loop
 
 Outgoing = Callable[[Resource], Travelling | None]
+Others = Callable[[Sequence[Change]], Iterable[Resource]]  # objects about which changes of others decide
 
 _log = structlog.get_logger("koguma.sync")
 
 
 class PublishedObjects:
-    """The catalog of one control plane; `changed` is set whenever there is something new in it."""
+    """The catalog of one control plane; `outgoing` decides what of an object is published.
 
-    def __init__(self, store: Store, outgoing: Outgoing) -> None:
+    `others` is told of changes before they are taken, and at first of none: objects whose publication
+    depends on them are decided anew.
+    """
+
+    def __init__(self, store: Store, outgoing: Outgoing, others: Others = lambda _changes: ()) -> None:
         self.catalog = SyncCatalog()
         self.is_loaded = asyncio.Event()
         self._store = store
         self._outgoing = outgoing
+        self._others = others
+        self._log: Watch | None = None
+        self._taken = 0
         self._listeners: set[Callable[[], None]] = set()
         self._published: dict[Key, Key] = {}  # by the stored one, where they differ
         self._stored: dict[Key, Key] = {}
@@ -46,6 +55,20 @@ class PublishedObjects:
     def revision(self) -> int:
         """That of the store."""
         return self._store.state.revision
+
+    @property
+    def transaction(self) -> str:
+        """That of the revision."""
+        return self._store.state.transaction
+
+    @property
+    def taken(self) -> int:
+        """The revision of the store up to which the catalog has everything; 0 where that is not known."""
+        return self._taken if self._log is not None and not self._log.is_replaced else 0
+
+    def log(self) -> Watch:
+        """Tells by `is_replaced` that the store has read another history since."""
+        return self._store.watch(None, self._store.state.revision, of_one_log=True)
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` after each change, until what this returns is called."""
@@ -66,6 +89,11 @@ class PublishedObjects:
         self._keep(key, content, sums.content_hash(content))
         return content
 
+    def revision_of(self, key: Key) -> int:
+        """The revision of a published object, or one that is not before its end where it is gone."""
+        stored = self._store.state.get(self._stored.get(key, key))
+        return stored.revision if stored is not None else self.revision
+
     def _keep(self, key: Key, content: bytes, hash_: bytes) -> None:
         before = self._contents.pop(key, None)
         self._contents_bytes += len(content) - (len(before[0]) if before else 0)
@@ -77,14 +105,20 @@ class PublishedObjects:
     async def run(self) -> None:
         """Follow the store until cancelled."""
         while True:
-            changes = self._store.watch(None, self._store.state.revision)
+            self._taken, changes = 0, self.log()
+            self._log, began_at = changes, changes.position
+            self._others(())
             await self._load()
+            self._taken = began_at
+            self._notify()
             try:
                 while True:
                     batch = await changes.next_batch()
+                    await self._decide_again(self._others(batch))
                     for change in batch:
                         is_gone = change.op is Op.DELETE or bool(change.error)
                         self._take(change.resource.key, None if is_gone else change.resource)
+                    self._taken = changes.position
                     self._notify()
             except (Gone, Unavailable) as error:
                 log_unavailable(_log, "what is published is read again", error)
@@ -92,21 +126,21 @@ class PublishedObjects:
 
     async def _load(self) -> None:
         resources = list(self._store.state.all())
-        await self.look_again(resources)
+        await self._decide_again(resources)
         left = {self._published.get(resource.key, resource.key) for resource in resources}
-        for key in [entry.key for entry in self.catalog.entries(lambda _key, _only_to: True)]:
-            if key not in left:
-                self.catalog.remove(key)
+        for key in (gone := [key for key in self.catalog if key not in left]):
+            self.catalog.remove(key)
+        if (
+            gone
+        ):  # nobody has seen them deleted: the store may be a restored one, which subscribers have to know
+            self.catalog.forget_removals()
         self.is_loaded.set()
-        self._notify()
 
-    async def look_again(self, resources: Iterable[Resource]) -> None:
-        """Decide anew about some objects, because what decides about them has changed."""
+    async def _decide_again(self, resources: Iterable[Resource]) -> None:
         for number, resource in enumerate(resources):
             self._take(resource.key, self._store.state.get(resource.key))
             if number % _STEP == _STEP - 1:
                 await asyncio.sleep(0)
-        self._notify()
 
     def _take(self, key: Key, resource: Resource | None) -> None:
         travelling = self._outgoing(resource) if resource is not None else None

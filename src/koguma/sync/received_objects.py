@@ -4,8 +4,9 @@ An object that is odd is refused by itself: the others of its batch are stored. 
 business is taken as it is; a zone keeps its own status of it, and whatever it had noted beside it.
 """
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -14,16 +15,17 @@ from koguma.application.context import Context
 from koguma.model import labels, names
 from koguma.model.errors import KogumaError, Unavailable
 from koguma.model.kind import Kind, ValidationContext
-from koguma.model.resource import Key, Resource
+from koguma.model.resource import Resource
 from koguma.model.schema import UNKNOWN
 from koguma.model.violation import Violation, cut
-from koguma.store.contract import Delete, Operation, Put, Transaction
+from koguma.store.contract import Change, Delete, Operation, Put, Transaction
 from koguma.sync import mapping
 from koguma.sync.protocol import sums
 from koguma.sync.protocol.messages import REASON_MAX, Refusal, SyncedObject
 from koguma.sync.protocol.subscriber import Delivery
 
 _VIOLATIONS_MAX: Final = 5  # that a reason names
+_STEP: Final = 50  # objects that are read between two turns of the event loop
 _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z)?")
 
 # Why the other side may not send this object; empty where it may.
@@ -42,46 +44,24 @@ class ReceivedObjects:
         context: Context,
         author: str,
         objection: Objection,
-        is_theirs: Callable[[Resource, Kind], bool],
         *,
         keeps_status: bool,
         objects_max: int,
         beside: Callable[[Delivery], Sequence[Operation]] = lambda _delivery: (),
+        is_checked: Callable[[Kind], bool] = lambda _kind: False,
     ) -> None:
         self._context = context
         self._author = author
         self._objection = objection
-        self._is_theirs = is_theirs
         self._keeps_status = keeps_status
         self._objects_max = objects_max
         self._beside = beside
-
-    def held(self) -> Mapping[Key, bytes]:
-        """What is stored of the peer's objects, with the hashes of their contents."""
-        return {
-            resource.key: sums.content_hash(mapping.content(self._as_sent(resource)))
-            for resource in self._context.state.all()
-            if (kind := self._context.kinds.get(resource.kind)) is not None
-            and self._is_theirs(resource, kind)
-        }
-
-    def _as_sent(self, resource: Resource) -> Resource:
-        return msgspec.structs.replace(resource, status=None) if self._keeps_status else resource
+        self._is_checked = is_checked  # whether the peer has checked specs of a kind by the same rules
 
     async def store(self, delivery: Delivery, n_held: int) -> list[Refusal]:
         """Store a delivery; returns what was refused. Unavailable where the store does not answer."""
-        refused: list[Refusal] = []
-        accepted: list[Resource] = []
-        room = self._objects_max - n_held + len(delivery.removed)
-        for sent in delivery.objects:
-            try:
-                if is_new := self._context.state.entry(sent.key) is None:
-                    self._check_room(room)
-                accepted.append(self._read(sent))
-                room -= is_new
-            except _RefusedObject as reason:
-                refused.append(_refusal(sent, str(reason)))
-        removals = [Delete(key) for key in delivery.removed if self._context.state.entry(key) is not None]
+        accepted, refused = await self._accepted(delivery, n_held)
+        removals = self._removals(delivery)
         operations: list[Operation] = [*removals, *map(self._put, accepted), *self._beside(delivery)]
         try:
             await self._write(operations)
@@ -90,6 +70,42 @@ class ReceivedObjects:
         except KogumaError:
             refused += [refusal async for refusal in self._one_by_one(delivery, removals, accepted)]
         return refused
+
+    async def preview(self, delivery: Delivery) -> tuple[list[Change], list[Refusal]]:
+        """The changes that a delivery would make now, and what would be refused; nothing is written."""
+        accepted, refused = await self._accepted(delivery, 0)
+        removals, preview = self._removals(delivery), self._context.store.preview
+        try:
+            return [*preview(Transaction((*removals, *map(self._put, accepted)), self._author))], refused
+        except KogumaError:
+            changes = [*preview(Transaction(tuple(removals), self._author))]
+        sent = {each.key: each for each in delivery.objects}
+        for resource in accepted:
+            try:
+                changes += preview(Transaction((self._put(resource),), self._author))
+            except KogumaError as error:
+                refused.append(_refusal(sent[resource.key], error.detail))
+        return changes, refused
+
+    async def _accepted(self, delivery: Delivery, n_held: int) -> tuple[list[Resource], list[Refusal]]:
+        """The objects of a delivery that may be stored, and why others may not."""
+        refused: list[Refusal] = []
+        accepted: list[Resource] = []
+        room = self._objects_max - n_held + len(delivery.removed)
+        for number, sent in enumerate(delivery.objects):
+            if number % _STEP == _STEP - 1:
+                await asyncio.sleep(0)
+            try:
+                if is_new := self._context.state.entry(sent.key) is None:
+                    self._check_room(room)
+                accepted.append(self._read(sent))
+                room -= is_new
+            except _RefusedObject as reason:
+                refused.append(_refusal(sent, str(reason)))
+        return accepted, refused
+
+    def _removals(self, delivery: Delivery) -> list[Delete]:
+        return [Delete(key) for key in delivery.removed if self._context.state.entry(key) is not None]
 
     async def _one_by_one(
         self, delivery: Delivery, removals: Sequence[Delete], accepted: Sequence[Resource]
@@ -157,7 +173,8 @@ class ReceivedObjects:
             namespace=resource.namespace,
             control_plane=self._context.control_plane,
         )
-        for violation in (*_identity_violations(resource, kind), *kind.violations(resource.spec, about)):
+        of_spec = () if self._is_checked(kind) else kind.violations(resource.spec, about)
+        for violation in (*_identity_violations(resource, kind), *of_spec):
             if violation.rule != UNKNOWN:  # the other side may be of a newer version
                 yield f"{violation.field}: {violation.message}"
 

@@ -5,6 +5,9 @@ from typing import Final
 SERVICE: Final = "koguma.sync.v1.Sync"
 METHOD: Final = "Connect"
 PATH: Final = f"/{SERVICE}/{METHOD}"
+PREVIEW: Final = "Preview"  # what a zone would get, without taking part
+PREVIEW_PATH: Final = f"/{SERVICE}/{PREVIEW}"
+PREVIEWS_MAX: Final = 2  # at a time: each reads all that Global has
 ZONE_HEADER: Final = "koguma-zone"
 INSTANCE_HEADER: Final = "koguma-instance"  # which control plane of the zone
 AUTHORIZATION: Final = "authorization"
@@ -13,6 +16,8 @@ MESSAGE_BYTES_MAX: Final = 8 * 1024 * 1024
 STREAMS_MAX: Final = 1000  # at a time, also of those who are not known yet
 STREAMS_PER_CONNECTION_MAX: Final = 4
 KEEPALIVE_MS: Final = 5_000
+UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"  # what gRPC says of a certificate of another CA
+TRUST_HINT: Final = "--global-ca has to be the CA of this Global: ca.pem in its data directory"
 
 OPTIONS: Final[list[tuple[str, int]]] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),

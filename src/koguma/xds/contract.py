@@ -69,6 +69,8 @@ class ProxyStatus(msgspec.Struct, frozen=True):
     acked: int  # revision of the newest offer that was acknowledged completely
     rejections: tuple[Rejection, ...] = ()
     acked_versions: Mapping[str, Mapping[str, str]] = {}  # by type and name: what Envoy has acknowledged
+    # The very object that was acknowledged completely: several offers may be of one revision.
+    acked_snapshot: Snapshot | None = None
     responses: Mapping[str, ResponseCount] = {}  # by type, on this stream, at the moment of reading
 
 

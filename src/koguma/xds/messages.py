@@ -71,14 +71,14 @@ class DeltaRequestDecoder:
         ack = _plain_ack(data)
         if ack is not None:
             return DecodedRequest(TYPE_URLS[ack.type], ack)
-        return self._with_unparsed_versions(data) or self._parsed(data)
+        return self._subscription(data) or self._parsed(data)
 
     def _parsed(self, data: bytes) -> DecodedRequest[DeltaRequest]:
         message: Any = self._class.FromString(data)
         return DecodedRequest(message.type_url, self._request(message), _node(message))
 
-    def _with_unparsed_versions(self, data: bytes) -> DecodedRequest[DeltaRequest] | None:
-        """A request that only subscribes and has initial_resource_versions; None for any other."""
+    def _subscription(self, data: bytes) -> DecodedRequest[DeltaRequest] | None:
+        """A request that only subscribes; None for any other."""
         try:
             partial = self._partial_class.FromString(data)
             node = self._node_class.FromString(b"".join(partial.node)) if partial.node else None
@@ -86,11 +86,14 @@ class DeltaRequestDecoder:
             return None  # parsing all of it raises the error that is reported
         type_, entries = _TYPES.get(partial.type_url), partial.initial_resource_versions[:]
         has_more = partial.resource_names_unsubscribe or partial.response_nonce or partial.error_detail
-        if type_ is None or not entries or has_more:
+        if type_ is None or has_more:
             return None
-        versions = UnparsedVersions(entries, lambda: self._versions(data))
-        names_ = tuple(partial.resource_names_subscribe)
-        request = DeltaRequest(type_, subscribe=names_, initial_versions=versions)
+        subscribed = tuple(partial.resource_names_subscribe)
+        if entries:
+            versions = UnparsedVersions(entries, lambda: self._versions(data))
+            request = DeltaRequest(type_, subscribe=subscribed, initial_versions=versions)
+        else:
+            request = DeltaRequest(type_, subscribe=tuple(map(intern, subscribed)))
         return DecodedRequest(partial.type_url, request, decode_node(node) if node is not None else None)
 
     def _versions(self, data: bytes) -> dict[str, str]:
@@ -206,7 +209,7 @@ def encode_sotw_response(response: SotwResponse) -> bytes:
 
 # The bytes before a resource are the same for every proxy that gets it. The resource itself is not cached
 # here, so a header is small. Caching more headers than one proxy gets helps little.
-_HEADERS_MAX: Final = 1 << 10
+_HEADERS_MAX: Final = 1 << 11
 
 
 def _delta_header(type_: str, name: str, version: str, size: int) -> bytes:

@@ -313,6 +313,7 @@ def _is_same_status(one: ProxyStatus, other: ProxyStatus) -> bool:
     """Whether two statuses are equal but for the versions, which are read only by those who need them."""
     return (
         one.acked == other.acked
+        and one.acked_snapshot is other.acked_snapshot
         and one.offered == other.offered
         and one.state == other.state
         and one.rejections == other.rejections

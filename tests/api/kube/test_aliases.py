@@ -26,6 +26,8 @@ from tests.kube_client import (
 )
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 KINDS = all_kinds()
 CONVERTER = catalog.of(KINDS).registry.find("koguma.io", "v1", "meshtimeouts").conversion
 MESH = {"targetRef": {"kind": "Mesh"}}

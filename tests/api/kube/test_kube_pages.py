@@ -8,6 +8,8 @@ from tests.control_plane import LocalControlPlane
 from tests.kube import gnostic
 from tests.kube_client import ANONYMOUS, failure, failure_with_causes
 
+pytestmark = pytest.mark.slow
+
 JSON = "application/json"
 V2, V2BETA1 = (
     f"{JSON};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList" for version in ("v2", "v2beta1")

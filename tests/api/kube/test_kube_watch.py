@@ -22,6 +22,8 @@ from tests.kube_client import (
     types_and_names,
 )
 
+pytestmark = pytest.mark.slow
+
 FAR = 10**9
 LIST_FIRST = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
 END_OF_FIRST = {"k8s.io/initial-events-end": "true"}

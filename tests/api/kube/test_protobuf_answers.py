@@ -106,7 +106,7 @@ class Events:
     """The events of a watch in protobuf, as they come."""
 
     def __init__(self, objects: KubeClient, query: str) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", objects.plane.port, timeout=20)
+        self._connection = http.client.HTTPConnection("127.0.0.1", objects.plane.port, timeout=60)
         self._connection.request("GET", f"{objects.path}?watch=true&{query}", headers={"Accept": BOTH})
         self._response = self._connection.getresponse()
         self.content_type = self._response.headers["Content-Type"]

@@ -24,6 +24,8 @@ from tests.kube_client import (
 )
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 KUMA_KEY, KOGUMA_KEY = "count/meshtimeouts.kuma.io", "count/meshtimeouts.koguma.io"
 _NUMBERS = count(1)
 

@@ -31,6 +31,8 @@ from tests.kube_client import (
 from tests.waiting import until
 from tests.webhook_server import VERSION, WebhookServer, added, denied, patched, rule
 
+pytestmark = pytest.mark.slow
+
 _NUMBERS = count(1)
 LABELS = {"labels": {"kuma.io/mesh": "default"}}
 MAPS = rule("v1", "configmaps", "configmaps/*")

@@ -1,10 +1,13 @@
 """Values are pruned and given defaults by their schema; they are judged as a JSON Schema library does it."""
 
 import jsonschema_rs
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koguma.kube.structural import schema_rules, shaping, validation
+
+pytestmark = pytest.mark.slow
 
 NAMES = st.sampled_from(["a", "b", "c"])
 SCALARS = st.one_of(

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from koguma.api import plain, tracing
+from koguma.api import change_reason, tracing
 from koguma.api.call import Call
 from koguma.api.kube import bodies, options, status
 from koguma.api.kube.answers import Answers, encoded_response
@@ -142,7 +142,7 @@ class KubeDeletes:
     async def _commit(
         self, call: Call, operations: Sequence[Operation], delete_options: DeleteOptions
     ) -> tuple[Change, ...]:
-        transaction = Transaction(tuple(operations), call.user.name, plain.reason(call))
+        transaction = Transaction(tuple(operations), call.user.name, change_reason.in_header(call))
         store = self._context.store
         return (
             store.preview(transaction)

@@ -24,6 +24,7 @@ from koguma.api.kube.watching import KubeWatches
 from koguma.api.kube.writing import KubeWrites
 from koguma.api.open_watches import OpenWatches
 from koguma.application.context import Context
+from koguma.fleet.programmed import ProgrammedConditions
 from koguma.kube import codec
 from koguma.model.errors import BadRequest, NotAcceptable
 from koguma.model.schema import Json
@@ -33,7 +34,7 @@ from koguma.reconcile.aggregated_servers import AggregatedServers
 class KubeForm:
     """The Kubernetes form of one control plane: all its handlers and their route."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the other packages have for it
         self,
         context: Context,
         clock: Callable[[], datetime],
@@ -41,6 +42,7 @@ class KubeForm:
         watches: OpenWatches,
         readiness: Mapping[str, Problem],
         servers: AggregatedServers,
+        programmed: ProgrammedConditions,
         *,
         resource_ids: bool = True,
     ) -> None:
@@ -49,10 +51,10 @@ class KubeForm:
         self._resource_ids = resource_ids
         self._servers = servers
         self._pages = Pages(context, context.catalog, servers.remotes, resource_ids=resource_ids)
-        answers = Answers(KubeEncoder(context), clock)
+        answers = Answers(KubeEncoder(context, programmed), clock)
         finder = Finder(context)
         reading = KubeReads(context, finder, answers)
-        watching = KubeWatches(context, finder, reading, answers, watches)
+        watching = KubeWatches(context, finder, reading, answers, watches, programmed)
         handlers = Handlers(
             self.current_pages,
             reading,

@@ -19,6 +19,7 @@ from koguma.access.user import User
 from koguma.api.call import Call
 from koguma.api.kube import negotiation, options, status
 from koguma.api.kube.answers import Answers
+from koguma.api.kube.awaited_conditions import AwaitedConditions
 from koguma.api.kube.finding import Finder
 from koguma.api.kube.media import Media
 from koguma.api.kube.negotiation import AcceptedFormat, AnswerFormat
@@ -26,7 +27,8 @@ from koguma.api.kube.reading import KubeReads, ResourceFilter
 from koguma.api.kube.target import RequestTarget, check, check_watchable
 from koguma.api.open_watches import OpenWatches, life_seconds
 from koguma.application.context import Context
-from koguma.kube import namespaced_names, tables
+from koguma.fleet.programmed import ProgrammedConditions
+from koguma.kube import namespaced_names, programmed, tables
 from koguma.kube.registry import KubeEndpoint
 from koguma.model.errors import Gone, Invalid, KogumaError
 from koguma.model.resource import Resource
@@ -46,7 +48,13 @@ class KubeWatches:
     """Handler of all watches."""
 
     def __init__(
-        self, context: Context, finder: Finder, reading: KubeReads, answers: Answers, watches: OpenWatches
+        self,
+        context: Context,
+        finder: Finder,
+        reading: KubeReads,
+        answers: Answers,
+        watches: OpenWatches,
+        conditions: ProgrammedConditions,
     ) -> None:
         self._context = context
         self._finder = finder
@@ -55,6 +63,7 @@ class KubeWatches:
         # By media, version and revision.
         self._cached_lines: dict[tuple[Media, str, int], tuple[str, bytes]] = {}
         self._watches = watches
+        self._conditions = conditions
 
     async def watch(self, call: Call, target: RequestTarget) -> web.StreamResponse:
         """Send changes until the client disconnects, the timeout ends, or the server stops."""
@@ -107,14 +116,20 @@ class KubeWatches:
         ends_at = time() + seconds
         bookmark_schedule = _BookmarkSchedule(time(), ends_at) if bookmarks else None
         may_watch = partial(self._check_open, call.user, target)
+        awaited = self._awaited(target, matches)
         try:
             with self._watches.opened(call, feed, may_watch) as watch:
                 while (now := time()) < ends_at:
-                    changes = await watch.next_batch(
-                        min(ends_at, bookmark_schedule.next_at if bookmark_schedule else ends_at) - now
-                    )
+                    seconds = min(ends_at, bookmark_schedule.next_at if bookmark_schedule else ends_at) - now
+                    changes = await watch.next_batch(min(seconds, awaited.seconds or seconds))
                     changes = await self._converted(changes, target.endpoint)
                     lines = self._encoded_changes(changes, target, encoder, matches)
+                    if programmed.applies(target.endpoint):
+                        awaited.note(changes)
+                    arrived = [each for each in awaited.arrived() if self._is_watched(each, target, matches)]
+                    if arrived:
+                        watch.check()
+                        lines += [encoder.event("MODIFIED", resource) for resource in arrived]
                     # A watch from a future revision has no events up to it, so no bookmark either.
                     if (
                         bookmark_schedule
@@ -127,6 +142,18 @@ class KubeWatches:
         except KogumaError as error:  # too far behind, the right is gone, or the store is unreachable
             if not feed.is_over:  # on shutdown the stream just ends, and clients watch again
                 await response.write(encoder.error(error))
+
+    def _awaited(self, target: RequestTarget, matches: ResourceFilter | None) -> AwaitedConditions:
+        """The objects that the client has, or is about to get, without the condition of all proxies."""
+        context, endpoint = self._context, target.endpoint
+        awaited = AwaitedConditions(self._conditions, lambda: context.state)
+        if programmed.applies(endpoint):
+            listed = context.state.listed(endpoint.set.stored_as)
+            awaited.start(each for each in listed if self._is_watched(each, target, matches))
+        return awaited
+
+    def _is_watched(self, resource: Resource, target: RequestTarget, matches: ResourceFilter | None) -> bool:
+        return self._is_in_namespace(resource, target) and (matches is None or matches(resource))
 
     def _check_open(self, user: User, target: RequestTarget) -> None:
         """Raise unless a watch may go on: by right, and with the definition that it began with."""

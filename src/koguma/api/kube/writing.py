@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 from aiohttp import web
 
-from koguma.api import plain, tracing
+from koguma.api import change_reason, tracing
 from koguma.api.call import Call
 from koguma.api.kube import bodies, options
 from koguma.api.kube.answers import Answers
@@ -186,7 +186,8 @@ class KubeWrites:
         if not planned.is_gone:
             operations += await transactions.mesh_side_effects(context, [planned.resource])
         operations.append(quota.requirement(context))
-        transaction = Transaction(tuple(operations), call.user.name, plain.reason(call))
+        reason = change_reason.of_object(call, planned.resource, stored)
+        transaction = Transaction(tuple(operations), call.user.name, reason)
         changes = (
             context.store.preview(transaction)
             if request.options.is_dry

@@ -100,7 +100,11 @@ def cluster(db: Db, spec: ClusterSpec) -> tuple[XdsResource | Failure, ...]:
     backend = backend_tls.of(db, spec.destination, port.section)
     if backend is not None:
         return _with_own_tls(db, spec, name, backend)
-    failing = _THAT_FAILS if zone_ingress.is_remote(db, spec.destination) else {}
+    # Of a zone that is silent nobody knows whether its ingress lives: who calls it finds out.
+    is_elsewhere = spec.destination.kind == "MeshMultiZoneService" or zone_ingress.is_remote(
+        db, spec.destination
+    )
+    failing = _THAT_FAILS if is_elsewhere else {}
     skeleton = {"cluster": {**_skeleton(name, spec.subsets), **failing}, "http_options": _HTTP2}
     parts = overlay_merge.with_overlays(skeleton, spec.overlays.overlays)
     if spec.overlays.locality is not None and spec.overlays.locality.affinity_tags:

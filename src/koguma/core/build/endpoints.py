@@ -157,15 +157,37 @@ def multi_zone_services(db: Db, service: Key) -> tuple[Key, ...]:
 
 @question
 def of_multi_zone(db: Db, service: Key, section: str) -> tuple[Endpoint, ...]:
-    """The endpoints of one port of a MeshMultiZoneService: those of the same port of its services."""
+    """The endpoints of one port of a MeshMultiZoneService: those of the same port of its services.
+
+    Another zone in which nobody can be called is left out, unless there is nobody anywhere: what is known of
+    other zones may be old.
+    """
     is_everywhere = is_secured(db, service)  # other zones are called over mTLS or not at all
-    found = (
-        each
+    behind = [
+        (key, theirs)
         for key, theirs in _behind(db, service, section)
         if is_everywhere or not zone_ingress.is_remote(db, key)
-        for each in of_service(db, key, theirs)
-    )
-    return tuple(sorted(set(found)))
+    ]
+    available = [(key, theirs) for key, theirs in behind if is_reported_available(db, key)]
+    return _joined(db, available) or _joined(db, behind)
+
+
+def _joined(db: Db, ports: Iterable[tuple[Key, str]]) -> tuple[Endpoint, ...]:
+    return tuple(sorted({each for key, section in ports for each in of_service(db, key, section)}))
+
+
+@question
+def is_reported_available(db: Db, service: Key) -> bool:
+    """Whether the zone of a MeshService says that it can be called there; this one knows for itself."""
+    if not zone_ingress.is_remote(db, service):
+        return True
+    resource = world.RESOURCES.get(db, service)
+    return resource is not None and resource.spec.get("state") != "Unavailable"
+
+
+def is_available(db: Db, service: Key) -> bool:
+    """Whether any port of a MeshService of this zone can be called."""
+    return any(of_service(db, service, section) for section in _target_ports(db, service))
 
 
 def _behind(db: Db, service: Key, section: str) -> Iterator[tuple[Key, str]]:
@@ -198,13 +220,8 @@ def of_zone(db: Db, destination: Key, section: str) -> tuple[Endpoint, ...]:
     """The endpoints of a port in this zone, to which its ingresses lead."""
     if destination.kind != "MeshMultiZoneService":
         return of_service(db, destination, section)
-    own = (
-        each
-        for key, theirs in _behind(db, destination, section)
-        if not zone_ingress.is_remote(db, key)
-        for each in of_service(db, key, theirs)
-    )
-    return tuple(sorted(set(own)))
+    behind = _behind(db, destination, section)
+    return _joined(db, ((key, theirs) for key, theirs in behind if not zone_ingress.is_remote(db, key)))
 
 
 def of(db: Db, destination: Key, section: str) -> tuple[Endpoint, ...]:
@@ -224,24 +241,28 @@ def identities(db: Db, destination: Key) -> tuple[str, ...]:
     listed = (resource.spec.get("identities") or ()) if resource else ()
     if listed:
         return tuple(sorted(_identity(destination.mesh, each) for each in listed))
-    service = dict(_selector(db, destination).tags).get(tags.SERVICE)
-    if service:
-        return (f"spiffe://{destination.mesh}/{service}",)
-    return tuple(sorted(set(_proxy_identities(db, destination))))
+    tag_values = service_tags(db, destination)
+    return tuple(sorted(spiffe.service_id(destination.mesh, value) for value in tag_values))
 
 
-def _proxy_identities(db: Db, destination: Key) -> Iterator[str]:
-    for key, sections in selected(db, destination):
+@question
+def service_tags(db: Db, service: Key) -> tuple[str, ...]:
+    """The service tags by which the proxies of a MeshService of this zone are known, sorted."""
+    named = dict(_selector(db, service).tags).get(tags.SERVICE)
+    return (named,) if named else tuple(sorted(set(_tags_of_proxies(db, service))))
+
+
+def _tags_of_proxies(db: Db, service: Key) -> Iterator[str]:
+    for key, sections in selected(db, service):
         proxy = world.proxy(db, key)
         if proxy is None:
             continue
-        own = {
-            dict(inbound.tags).get(tags.SERVICE) for inbound in proxy.inbounds if inbound.section in sections
-        }
-        for service in own - {None} or spiffe.services(proxy):
-            yield f"spiffe://{destination.mesh}/{service}"
+        inbounds = (dict(inbound.tags) for inbound in proxy.inbounds if inbound.section in sections)
+        yield from {each[tags.SERVICE] for each in inbounds if each.get(tags.SERVICE)} or spiffe.services(
+            proxy
+        )
 
 
 def _identity(mesh: str, identity: Json) -> str:
     value = str(identity.get("value") or "")
-    return value if identity.get("type") == "SpiffeID" else f"spiffe://{mesh}/{value}"
+    return value if identity.get("type") == "SpiffeID" else spiffe.service_id(mesh, value)

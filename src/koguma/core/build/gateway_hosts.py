@@ -18,7 +18,8 @@ from koguma.core.build.gateway_overlays import RouteTarget
 from koguma.core.build.overlays import PolicyOverlays
 from koguma.core.gateways import Listener
 from koguma.core.incremental import Db, question
-from koguma.core.items import Entries, ItemId, Policies
+from koguma.core.items import Entries, ItemId
+from koguma.core.policy_set import Policies
 from koguma.core.routes import Candidate
 from koguma.envoy import names
 from koguma.envoy import routes as envoy_routes

@@ -32,9 +32,9 @@ from koguma.core.build.gateway_certificates import ListenerCertificates
 from koguma.core.build.gateway_overlays import RouteTarget
 from koguma.core.build.gateway_spec import GatewayPort, ServedListener
 from koguma.core.gateways import attached
-from koguma.core.group import Group
 from koguma.core.incremental import Db, question
 from koguma.core.items import Entries
+from koguma.core.policy_set import Policies
 from koguma.envoy import filters, names, route_settings, server_tls, snapshot
 from koguma.envoy.proto_json import Data
 from koguma.envoy.snapshot import Failure, Id, XdsResource
@@ -235,7 +235,7 @@ def tcp_backends(db: Db, port: GatewayPort, client: ClientContext) -> tuple[Back
 
 def _entries(db: Db, served: tuple[ServedListener, ...]) -> Entries:
     """The entries of routes for connections to some listeners, in ascending precedence."""
-    policies = Group(sorted({key for each in served for key in each.of(target_ref.TCP_ROUTE)}))
+    policies = Policies.of(sorted({key for each in served for key in each.of(target_ref.TCP_ROUTE)}))
     return tuple(route.entry for route in reversed(attached(db, policies).members))
 
 

@@ -16,7 +16,8 @@ from koguma.core.build import hooks, overlays
 from koguma.core.build.backends import BackendPort
 from koguma.core.build.overlays import PolicyOverlays
 from koguma.core.incremental import Db, question
-from koguma.core.items import ByKind, Entries, Policies
+from koguma.core.items import ByKind, Entries
+from koguma.core.policy_set import Policies
 from koguma.core.rules import EntriesByTarget
 from koguma.model.overlay import GATEWAY_PARTS, Overlay, OverlayContext
 from koguma.model.resource import Key

@@ -14,7 +14,7 @@ from koguma.core.build.network import NodeMetadata
 from koguma.core.gateways import Listener
 from koguma.core.group import Group
 from koguma.core.incremental import Db, question
-from koguma.core.items import Policies
+from koguma.core.policy_set import Policies
 from koguma.core.rules import ProxyClass
 from koguma.core.world import Reach
 from koguma.model.resource import Key
@@ -34,7 +34,7 @@ class ServedListener(msgspec.Struct, frozen=True, cache_hash=True):
     def of(self, *kinds: str) -> Policies:
         """The policies of some kinds."""
         chosen = [policies for kind, policies in self.policies if kind in kinds]
-        return chosen[0] if len(chosen) == 1 else Group(key for each in chosen for key in each)
+        return chosen[0] if len(chosen) == 1 else Policies(part for each in chosen for part in each.parts)
 
 
 class GatewayPort(msgspec.Struct, frozen=True, cache_hash=True):

@@ -7,9 +7,10 @@ for the hooks that `model/overlay.py` describes.
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from koguma.core import items, match, order, world
+from koguma.core import items, match, order, selectors, world
 from koguma.core.incremental import Db, question
-from koguma.core.items import ByKind, Entries, ItemId, Policies
+from koguma.core.items import ByKind, Entries, ItemId
+from koguma.core.policy_set import Policies
 from koguma.core.rules import ProxyClass
 from koguma.envoy.snapshot import Failure
 from koguma.model.overlay import Locality, PolicyHooks
@@ -105,7 +106,7 @@ def both_ends(db: Db, proxy_class: ProxyClass) -> ByKind:
 def _of_whole_mesh(db: Db, policies: Policies) -> Entries:
     found = []
     for policy in policies:
-        selector = match.selector(db, policy)
+        selector = selectors.selector(db, policy)
         if selector is not None and selector.top_kind == "Mesh":
             spec = items.clean_spec(db, policy)
             for name in ("from", "rules"):

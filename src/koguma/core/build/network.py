@@ -16,7 +16,7 @@ from koguma.core.incremental import Db, question
 from koguma.core.inputs import Index, Input
 from koguma.core.world import DestinationRef, Pairs, pairs
 from koguma.envoy import access_logs
-from koguma.model import labels, tags
+from koguma.model import labels, names, tags
 from koguma.model.overlay import MachineAccess
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -216,11 +216,17 @@ def ready_mark(resource: Resource) -> str:
 def is_starting(resource: Resource) -> bool:
     """Whether a proxy registered its Dataplane and has not acknowledged its configuration yet.
 
-    Until then its Envoy has no listeners.
+    Until then its Envoy has no listeners. Only its own zone knows: annotations do not go to Global.
     """
     if labels.REGISTERED_BY not in resource.labels:
         return False
-    return resource.annotations.get(labels.READY) != ready_mark(resource)
+    return resource.annotations.get(labels.READY) != ready_mark(resource) and not _is_from_elsewhere(resource)
+
+
+def _is_from_elsewhere(resource: Resource) -> bool:
+    """Whether another control plane wrote this object: its core name has a hash then."""
+    written = resource.mesh, resource.name, resource.zone, resource.namespace
+    return resource.core_name == names.hashed(*written)
 
 
 def ready_sections(resource: Resource) -> frozenset[str]:

@@ -110,11 +110,12 @@ def own(db: Db, proxy: Key) -> OwnBundles | None:
     if proxy.kind in _OF_ZONE:
         bundles = _OF_ZONE[proxy.kind](db, proxy)
         return None if bundles is None else OwnBundles(None, bundles)
-    spec = _spec(db, proxy)
+    spec = spec_of(db, proxy)
     return None if spec is None else OwnBundles(spec, patches.over(db, spec.proxy_class, _own(db, proxy)))
 
 
-def _spec(db: Db, proxy: Key) -> SharedSpec | None:
+def spec_of(db: Db, proxy: Key) -> SharedSpec | None:
+    """What of a proxy of a mesh decides what it shares with others; None where it cannot be read."""
     return gateway_spec.of(db, proxy) if gateway_spec.is_gateway(db, proxy) else outbound_spec.of(db, proxy)
 
 
@@ -126,7 +127,7 @@ def likely_spec(db: Db, proxy: Key) -> SharedSpec | None:
 
 def touching(db: Db, proxy: Key) -> Mapping[Id, tuple[str, ...]]:
     """The MeshProxyPatches (by KRI) that changed what a proxy gets, by resource."""
-    spec = None if proxy.kind in _OF_ZONE else _spec(db, proxy)
+    spec = None if proxy.kind in _OF_ZONE else spec_of(db, proxy)
     if spec is None:
         return {}  # nobody patches zone proxies
     bundles = (*_shared(db, spec), *_own(db, proxy))  # nobody patches endpoints
@@ -135,7 +136,7 @@ def touching(db: Db, proxy: Key) -> Mapping[Id, tuple[str, ...]]:
 
 def _own(db: Db, proxy: Key) -> tuple[tuple[str, Bundle], ...]:
     """What is a proxy's own before patches, each bundle with what it is for."""
-    spec = _spec(db, proxy)
+    spec = spec_of(db, proxy)
     if spec is None:
         return ()
     if isinstance(spec, GatewaySpec):

@@ -13,7 +13,7 @@ from koguma.core.build.addresses import Endpoint, is_ip
 from koguma.core.incremental import Db, question
 from koguma.core.world import pairs
 from koguma.model import tags
-from koguma.model.resource import Key
+from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
 KIND: Final = "ZoneIngress"
@@ -35,18 +35,24 @@ def endpoints_of(db: Db, mesh: str, zone: str) -> tuple[Endpoint, ...]:
     if tls.mtls(db, mesh) is None:
         return ()
     own = pairs({tags.ZONE: zone})
-    addresses = {where for where in _advertised(db, mesh, zone) if is_ip(where[0]) and where[1]}
+    known = ((address, port) for _, address, port in advertised(db, mesh, zone))
+    addresses = {(address, port) for address, port in known if is_ip(address) and port}
     return tuple(Endpoint(address, port, zone, own) for address, port in sorted(addresses))
 
 
-def _advertised(db: Db, mesh: str, zone: str) -> Iterator[tuple[str, int]]:
+def advertised(db: Db, mesh: str, zone: str) -> Iterator[tuple[Resource, str, int]]:
+    """The addresses and ports at which a zone says that it is called, each with the object that says so."""
     for key, resource in world.BY_KIND.items(db, (KIND, "")):
         if key.zone == zone:
             networking: Json = resource.spec.get("networking") or {}
-            yield networking.get("advertisedAddress") or "", networking.get("advertisedPort") or 0
+            yield (
+                resource,
+                networking.get("advertisedAddress") or "",
+                networking.get("advertisedPort") or 0,
+            )
     for key, resource in world.BY_KIND.items(db, (_ADDRESS_KIND, mesh)):
         if key.zone == zone:
-            yield resource.spec.get("address") or "", resource.spec.get("port") or 0
+            yield resource, resource.spec.get("address") or "", resource.spec.get("port") or 0
 
 
 @question

@@ -7,7 +7,7 @@ request reaches, and the warnings of the kind itself.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from koguma.core import admission, inbound, items, match, routes, world
+from koguma.core import admission, inbound, items, match, routes, selectors, world
 from koguma.core.incremental import Db
 from koguma.core.items import ItemId
 from koguma.core.lint.problem import (
@@ -19,6 +19,7 @@ from koguma.core.lint.problem import (
     WRONG_PROTOCOL,
     Problem,
 )
+from koguma.core.policy_set import Policies
 from koguma.core.routes import Normalised, NormalMatch
 from koguma.model import target_ref
 from koguma.model.derived import DerivedResource
@@ -148,8 +149,8 @@ def _protocol_sections(conf: Json, depth: int = 2) -> Iterator[tuple[str, str]]:
 
 
 def _inbound(db: Db, policy: Key) -> Iterator[Problem]:
-    selector = match.selector(db, policy)
-    inbound_rules = inbound.entries(db, items.Policies((policy,)))
+    selector = selectors.selector(db, policy)
+    inbound_rules = inbound.entries(db, Policies.of((policy,)))
     entries = sorted(
         {rule.entry for rule in inbound_rules if any(_protocol_sections(items.item(db, rule.entry).conf))}
     )
@@ -166,7 +167,7 @@ def _by_section(port: world.Port) -> tuple[str, int, str]:
     return port.section, port.number, port.protocol
 
 
-def _selected_inbounds(db: Db, selector: match.Selector) -> Iterator[world.Inbound]:
+def _selected_inbounds(db: Db, selector: selectors.Selector) -> Iterator[world.Inbound]:
     for key in match.proxies(db, selector.policy.mesh):
         proxy, traits = world.proxy(db, key), match.traits(db, key)
         sections = match.selected(selector, traits) if traits else None

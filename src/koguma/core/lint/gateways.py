@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from koguma.core import gateway_attachment, gateways, match, world
+from koguma.core import gateway_attachment, gateways, match, selectors, world
 from koguma.core.build import cross_mesh, hooks
 from koguma.core.gateways import GATEWAY
 from koguma.core.incremental import Db
@@ -16,7 +16,7 @@ from koguma.core.lint.problem import (
     NOT_ON_GATEWAYS,
     Problem,
 )
-from koguma.core.match import Selector
+from koguma.core.selectors import Selector
 from koguma.core.world import Pairs, Proxy
 from koguma.model import derived
 from koguma.model.nearest import nearest
@@ -31,7 +31,7 @@ def of_policy(db: Db, policy: Key) -> Iterator[Problem]:
 
     Routes of the Gateway API are derived for each listener that takes them, and their statuses say the rest.
     """
-    selector = match.selector(db, policy)
+    selector = selectors.selector(db, policy)
     if selector is None or selector.problem or derived.source_name(policy) is not None:
         return
     if selector.by != GATEWAY:

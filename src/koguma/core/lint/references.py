@@ -7,7 +7,7 @@ requests. A MeshService that the control plane is about to generate counts as ex
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from koguma.core import match, services, world
+from koguma.core import match, selectors, services, world
 from koguma.core.incremental import Db, question
 from koguma.core.items import clean_spec
 from koguma.core.lint.problem import NO_OBJECT, NO_PORT, Problem, Severity
@@ -109,7 +109,7 @@ def _object(db: Db, policy: Key, reference: Reference) -> Iterator[Problem]:
 def resolved(db: Db, policy: Key, reference: Reference) -> tuple[Key, ...]:
     """The objects that a reference of a policy resolves to."""
     ref_labels = pairs(reference.ref.get("labels"))
-    selector = match.selector(db, policy)
+    selector = selectors.selector(db, policy)
     if ref_labels and selector is not None and selector.role is PolicyRole.PRODUCER:
         ref_labels = pairs({labels.NAMESPACE: policy.namespace, **dict(ref_labels)})
     if reference.kind == "MeshGateway":

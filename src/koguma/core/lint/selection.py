@@ -7,12 +7,13 @@ proxies. In a mesh without proxies, selectors are compared by their requirements
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from koguma.core import gateway_attachment, match, world
+from koguma.core import gateway_attachment, match, selectors, world
 from koguma.core.incremental import Db, question
 from koguma.core.items import ItemId, targets
 from koguma.core.lint.problem import DISJOINT, NOBODY_SELECTED, Problem
-from koguma.core.match import Selector, Traits
+from koguma.core.match import Traits
 from koguma.core.role import PolicyRole
+from koguma.core.selectors import Selector
 from koguma.core.world import Pairs
 from koguma.model import labels, tags
 from koguma.model.resource import Key
@@ -40,13 +41,18 @@ def settle(db: Db, mesh: str) -> None:
     db.settle_below(distinct_traits, mesh)
 
 
-@question
 def selected(db: Db, policy: Key) -> frozenset[int]:
     """The traits that a policy selects, by their index in `distinct_traits`."""
-    selector = match.selector(db, policy)
+    selector = selectors.selector(db, policy)
     if selector is None or selector.problem:
         return frozenset()
-    numbered = enumerate(distinct_traits(db, policy.mesh))
+    return selected_by(db, policy.mesh, selectors.anonymous(selector))
+
+
+@question
+def selected_by(db: Db, mesh: str, selector: Selector) -> frozenset[int]:
+    """The same for an anonymous selector, which many policies may share."""
+    numbered = enumerate(distinct_traits(db, mesh))
     return frozenset(number for number, traits in numbered if match.selected(selector, traits) is not None)
 
 
@@ -58,7 +64,7 @@ def are_disjoint(db: Db, policy: Key, other: Key) -> bool:
     first_traits, second_traits = selected(db, policy), selected(db, other)
     if first_traits and second_traits:
         return first_traits.isdisjoint(second_traits)
-    selector, other_selector = match.selector(db, policy), match.selector(db, other)
+    selector, other_selector = selectors.selector(db, policy), selectors.selector(db, other)
     return (
         selector is not None
         and other_selector is not None
@@ -66,14 +72,13 @@ def are_disjoint(db: Db, policy: Key, other: Key) -> bool:
     )
 
 
-def overlap(db: Db, policy: Key, other: Key) -> bool:
-    """Whether a proxy is selected by both policies; in an empty mesh, whether one certainly would be."""
-    if distinct_traits(db, policy.mesh):
-        return not selected(db, policy).isdisjoint(selected(db, other))
-    selector, other_selector = match.selector(db, policy), match.selector(db, other)
-    if selector is None or other_selector is None or selector.problem or other_selector.problem:
+def overlap(db: Db, mesh: str, selector: Selector, other: Selector) -> bool:
+    """Whether a proxy is selected by both; in an empty mesh, whether one certainly would be."""
+    if selector.problem or other.problem:
         return False
-    required, other_required = requirements(selector).items(), requirements(other_selector).items()
+    if distinct_traits(db, mesh):
+        return not selected_by(db, mesh, selector).isdisjoint(selected_by(db, mesh, other))
+    required, other_required = requirements(selector).items(), requirements(other).items()
     return required <= other_required or other_required <= required
 
 
@@ -83,7 +88,8 @@ def required_in_shard(db: Db, kind: str, mesh: str, shard: int) -> Requirements:
     by_first: dict[Requirement | None, list[Key]] = {}
     by_any: dict[Requirement, list[Key]] = {}
     for policy in world.BY_SHARD.keys(db, (kind, mesh, shard)):
-        required = _in_order(db, policy)
+        selector = selectors.selector(db, policy)
+        required = _in_order(selector) if selector else []
         by_first.setdefault(required[0] if required else None, []).append(policy)
         for each in required:
             by_any.setdefault(each, []).append(policy)
@@ -96,10 +102,10 @@ def required(db: Db, kind: str, mesh: str) -> tuple[Requirements, ...]:
     return tuple(required_in_shard(db, kind, mesh, number) for number in world.SHARDS)
 
 
-def alike(db: Db, policy: Key) -> Iterator[Key]:
-    """The policies of its kind that may require all that a policy requires, or a part of it; also itself."""
-    own = _in_order(db, policy)
-    for shard in required(db, policy.kind, policy.mesh):
+def alike(db: Db, kind: str, mesh: str, selector: Selector) -> Iterator[Key]:
+    """The policies of a kind that may require all that a selector requires, or a part of it."""
+    own = _in_order(selector)
+    for shard in required(db, kind, mesh):
         for each in (*own, None):
             yield from shard.by_first.get(each, ())
         yield from (
@@ -107,10 +113,9 @@ def alike(db: Db, policy: Key) -> Iterator[Key]:
         )
 
 
-def _in_order(db: Db, policy: Key) -> list[Requirement]:
-    """What a policy requires of a proxy; first what few proxies have."""
-    selector = match.selector(db, policy)
-    return sorted(requirements(selector).items(), key=_breadth) if selector else []
+def _in_order(selector: Selector) -> list[Requirement]:
+    """What a selector requires of a proxy; first what few proxies have."""
+    return sorted(requirements(selector).items(), key=_breadth)
 
 
 def _breadth(requirement: Requirement) -> tuple[bool, Requirement]:
@@ -189,7 +194,7 @@ def no_proxy_selected(db: Db, policy: Key) -> Iterator[Problem]:
 
     A policy for all proxies of a type, and any policy of an empty mesh, may wait for the first such proxy.
     """
-    selector = match.selector(db, policy)
+    selector = selectors.selector(db, policy)
     if selector is None or selector.problem or not distinct_traits(db, policy.mesh) or selected(db, policy):
         return
     if selector.by == "MeshGateway" and not _has_listener(db, selector):
@@ -240,7 +245,7 @@ def disjoint(db: Db, policy: Key) -> Iterator[Problem]:
 
 
 def _disjoint(db: Db, entry: ItemId, route: Key) -> Iterator[Problem]:
-    selector, route_selector = match.selector(db, entry.policy), match.selector(db, route)
+    selector, route_selector = selectors.selector(db, entry.policy), selectors.selector(db, route)
     if selector is None or route_selector is None or not are_disjoint(db, entry.policy, route):
         return
     message = (

@@ -2,6 +2,10 @@
 
 It keeps no copy of what the subscriber has: only its position in the catalog, what is on its way, and what
 was refused. At most a window of bytes is on its way, so a slow subscriber gets fewer, newer versions.
+
+Since versions are skipped, a position alone does not tell what the subscriber has: an object that it lacks
+may have moved behind it. It has everything up to a revision once it was sent all that there was at one
+moment, and has acknowledged all of that.
 """
 
 from collections import Counter, deque
@@ -39,11 +43,36 @@ class SentCount(NamedTuple):
     refused: int = 0
 
 
+class _SentBatch(NamedTuple):
+    """A batch that is not acknowledged yet: its objects with the hashes of their contents, None: removed."""
+
+    number: int
+    n_bytes: int
+    hashes: dict[Key, bytes | None]
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many objects of each kind."""
+        return Counter(key.kind for key in self.hashes)
+
+
 class Publisher:
     """One direction of a connection, from the side that has the objects."""
 
-    def __init__(self, catalog: SyncCatalog, audience: Audience, content: Content) -> None:
+    def __init__(
+        self,
+        catalog: SyncCatalog,
+        audience: Audience,
+        content: Content,
+        revision: Callable[[], int] = lambda: 0,  # up to which the catalog has everything; 0: not known
+    ) -> None:
         self.refused: dict[Key, Refusal] = {}
+        self.refused_after: dict[Key, int] = {}  # of each of these: the revision that it had before
+        self.is_refusal_forgotten = False  # there were more than are remembered
+        self.has_revision = 0  # it has stored everything up to this one, but for what it refused
+        self._revision = revision
+        # With the batch of this number it was sent everything up to this revision.
+        self._all_sent: deque[tuple[int, int]] = deque()
         self._catalog = catalog
         self._audience = audience
         self._content = content
@@ -51,11 +80,11 @@ class Publisher:
         self._buckets: frozenset[int] | None = None  # of which the entries were asked for
         self._missing: dict[Key, bytes] = {}  # what it should have in these, less what it said that it has
         self._surplus: list[Key] = []
+        self._is_cut = False  # there was more surplus than one comparison takes away
         self._lacks: deque[Key] = deque()
         self._gone: deque[Key] = deque()
         self._number = 0
-        # Number, bytes and kinds of each batch.
-        self._on_the_way: deque[tuple[int, int, Counter[str]]] = deque()
+        self._on_the_way: deque[_SentBatch] = deque()
         self._sent, self._answered, self._n_refused = Counter[str](), Counter[str](), Counter[str]()
         self._bytes_on_the_way = 0
 
@@ -64,13 +93,12 @@ class Publisher:
     def compare(self, held: bytes) -> EntriesWanted | None:
         """Begin with the sums of what the subscriber holds; None where it has everything."""
         self._position = self._catalog.position
-        published = list(self._catalog.entries(self._audience))
-        differing = frozenset(sums.differing(sums.packed(published), held))
+        differing = sorted(sums.differing(self._catalog.sums(self._audience), held))
         if not differing:
             return None
-        self._missing = {key: hash_ for key, hash_ in published if sums.bucket(key) in differing}
-        self._buckets = differing
-        return EntriesWanted(tuple(sorted(differing)))
+        self._missing = dict(self._catalog.entries(self._audience, differing))
+        self._buckets = frozenset(differing)
+        return EntriesWanted(tuple(differing))
 
     def receive_entries(self, message: Entries) -> None:
         """Take note of what the subscriber holds where sums differed."""
@@ -82,6 +110,8 @@ class Publisher:
             if self._catalog.get(key) is None or key not in self._missing:
                 if len(self._surplus) < SURPLUS_MAX:
                     self._surplus.append(key)
+                else:
+                    self._is_cut = True
             elif self._missing[key] == hash_:
                 del self._missing[key]
         if message.is_last:
@@ -103,6 +133,21 @@ class Publisher:
 
     def next_batch(self) -> Objects | None:
         """The next batch to send; None while there is nothing new, or enough is on its way."""
+        batch = self._batch()
+        if self.is_all_sent and (revision := self._revision()):
+            self._note_all_sent(revision)
+        return batch
+
+    def _note_all_sent(self, revision: int) -> None:
+        if not self._on_the_way:
+            self._all_sent.clear()
+            self.has_revision = revision
+            return
+        if self._all_sent and self._all_sent[-1][0] == self._number:
+            self._all_sent.pop()
+        self._all_sent.append((self._number, revision))
+
+    def _batch(self) -> Objects | None:
         if self.is_comparing or self._bytes_on_the_way >= WINDOW_BYTES:
             return None
         is_comparison = bool(self._lacks or self._gone)
@@ -116,11 +161,12 @@ class Publisher:
             if n_bytes >= BATCH_BYTES or len(objects) + len(removed) >= BATCH_OBJECTS:
                 break
         if not objects and not removed:  # what the comparison found may be gone by now
-            return self.next_batch() if is_comparison else None
+            return self._batch() if is_comparison else None
         self._number += 1
-        kinds = Counter(key.kind for key in (*removed, *(each.key for each in objects)))
-        self._sent += kinds
-        self._on_the_way.append((self._number, n_bytes, kinds))
+        hashes = {key: sums.content_hash(content) for key, content in objects}
+        batch = _SentBatch(self._number, n_bytes, {**dict.fromkeys(removed), **hashes})
+        self._sent += batch.kinds
+        self._on_the_way.append(batch)
         self._bytes_on_the_way += n_bytes
         return Objects(self._number, tuple(objects), tuple(removed), is_comparison)
 
@@ -140,8 +186,7 @@ class Publisher:
             for position, key in changes:
                 self._position = position
                 published = self._catalog.get(key)
-                if published is None or not self._audience(key, published.only_to):
-                    self.refused.pop(key, None)
+                if published is None or not self._audience(published.reach):
                     yield key, None
                 elif (found := self._sendable(key)) is not None:
                     yield key, found
@@ -157,22 +202,35 @@ class Publisher:
         """A batch, and all before it, are stored."""
         if ack.number > self._number:
             raise BrokenProtocol(f"batch {ack.number} was acknowledged before it was sent")
-        while self._on_the_way and self._on_the_way[0][0] <= ack.number:
-            _, n_bytes, kinds = self._on_the_way.popleft()
-            self._bytes_on_the_way -= n_bytes
-            self._answered += kinds
-        for refusal in ack.refused:
-            published = self._catalog.get(refusal.key)
-            is_known = published is not None and self._audience(refusal.key, published.only_to)
-            if is_known:
-                self._n_refused[refusal.key.kind] += 1
-            if is_known and (len(self.refused) < REFUSALS_MAX or refusal.key in self.refused):
-                self.refused[refusal.key] = refusal
+        refused = {(each.key, each.hash): each for each in ack.refused}
+        while self._on_the_way and self._on_the_way[0].number <= ack.number:
+            batch = self._on_the_way.popleft()
+            self._bytes_on_the_way -= batch.n_bytes
+            self._answered += batch.kinds
+            for key, hash_ in batch.hashes.items():
+                self._note_answer(key, refused.get((key, hash_)) if hash_ is not None else None)
+        while self._all_sent and self._all_sent[0][0] <= ack.number:
+            _, self.has_revision = self._all_sent.popleft()
+
+    def _note_answer(self, key: Key, refusal: Refusal | None) -> None:
+        if refusal is None:
+            self._forget_refusal(key)
+            return
+        self._n_refused[key.kind] += 1
+        if len(self.refused) < REFUSALS_MAX or key in self.refused:
+            self.refused[key] = refusal
+            self.refused_after.setdefault(key, self.has_revision)
+        else:
+            self.is_refusal_forgotten = True
+
+    def _forget_refusal(self, key: Key) -> None:
+        self.refused.pop(key, None)
+        self.refused_after.pop(key, None)
 
     @property
     def n_lacking(self) -> int:
         """How many changes the subscriber has not got yet, about: several of one object count as several."""
-        on_the_way = sum(kinds.total() for *_, kinds in self._on_the_way)
+        on_the_way = sum(len(batch.hashes) for batch in self._on_the_way)
         return len(self._lacks) + len(self._gone) + self._catalog.position - self._position + on_the_way
 
     def counts(self) -> Mapping[str, SentCount]:
@@ -181,6 +239,12 @@ class Publisher:
             kind: SentCount(n_sent, self._answered[kind] - self._n_refused[kind], self._n_refused[kind])
             for kind, n_sent in sorted(self._sent.items())
         }
+
+    @property
+    def is_all_sent(self) -> bool:
+        """Whether the subscriber was sent everything, and told of everything that it has too much."""
+        is_comparing = self.is_comparing or self._lacks or self._gone or self._is_cut
+        return not is_comparing and self._position == self._catalog.position
 
     @property
     def is_idle(self) -> bool:

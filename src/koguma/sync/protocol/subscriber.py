@@ -34,6 +34,7 @@ class Delivery(msgspec.Struct, frozen=True):
     objects: tuple[SyncedObject, ...]
     removed: tuple[Key, ...]
     revision: int = 0
+    transaction: str = ""
 
 
 class Subscriber:
@@ -45,10 +46,6 @@ class Subscriber:
         self._number = 0
         self._has_told = False
         self.surplus: set[Key] = set()  # what the publisher does not have any more, and is kept
-
-    def sums(self) -> bytes:
-        """The sums of what is held."""
-        return sums.packed(HeldEntry(*each) for each in self._held.items())
 
     def entries(self, wanted: EntriesWanted) -> Iterator[Entries]:
         """What is held in some buckets, in messages of limited size; a connection may ask once."""
@@ -74,7 +71,7 @@ class Subscriber:
             self.surplus.update(removed)
             removed = []
         self.surplus.difference_update(removed, (each.key for each in batch.objects))
-        return Delivery(batch.number, batch.objects, tuple(removed), batch.revision)
+        return Delivery(batch.number, batch.objects, tuple(removed), batch.revision, batch.transaction)
 
     def stored(self, delivery: Delivery, refused: Iterable[Refusal]) -> Ack:
         """A delivery is stored but for what was refused."""

@@ -39,13 +39,50 @@ def _summand(entry: HeldEntry) -> int:
     return int(_HASH.unpack(hashlib.blake2b(data, digest_size=_HASH.size).digest())[0])
 
 
+class BucketSums:
+    """The sums of some entries; those of a bucket that has none are not kept."""
+
+    def __init__(self, entries: Iterable[HeldEntry] = ()) -> None:
+        self._sums: dict[int, int] = {}
+        for entry in entries:
+            self.add(entry)
+
+    def add(self, entry: HeldEntry) -> None:
+        """Add an entry."""
+        self._add(bucket(entry.key), _summand(entry))
+
+    def subtract(self, entry: HeldEntry) -> None:
+        """Take away an entry that was added."""
+        self._add(bucket(entry.key), _MODULUS - _summand(entry))
+
+    def add_all(self, other: "BucketSums") -> None:
+        """Add the entries of other sums."""
+        for index, summand in other._sums.items():  # noqa: SLF001 - of the same class
+            self._add(index, summand)
+
+    def _add(self, index: int, summand: int) -> None:
+        total = (self._sums.get(index, 0) + summand) % _MODULUS
+        if total:
+            self._sums[index] = total
+        else:
+            self._sums.pop(index, None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no entries."""
+        return not self._sums
+
+    def packed(self) -> bytes:
+        """The sums as they are sent."""
+        sums = [0] * BUCKETS
+        for index, total in self._sums.items():
+            sums[index] = total
+        return _SUMS.pack(*sums)
+
+
 def packed(entries: Iterable[HeldEntry]) -> bytes:
     """The sums of some entries, as they are sent."""
-    sums = [0] * BUCKETS
-    for entry in entries:
-        index = bucket(entry.key)
-        sums[index] = (sums[index] + _summand(entry)) % _MODULUS
-    return _SUMS.pack(*sums)
+    return BucketSums(entries).packed()
 
 
 def differing(one: bytes, other: bytes) -> Iterator[int]:

@@ -131,7 +131,8 @@ class FirstSyncState:
 
     def _send(self, type_: str, progress: _TypeProgress) -> DeltaResponse:
         nonce = self._record.next_nonce(type_)
-        resources = {name: progress.offered[name] for name in sorted(progress.pending)}
+        is_whole = len(progress.pending) == len(progress.offered)
+        resources = progress.offered if is_whole else _some(progress.offered, progress.pending)
         progress.in_flight = InFlightResponse(nonce, resources, _NO_NAMES, self._offer.revision)
         progress.pending = _NO_NAMES
         return DeltaResponse(type_, nonce, tuple(resources.values()))
@@ -208,6 +209,10 @@ def begun(opening: OpeningState, record: StreamRecord, offer: Offer) -> FirstSyn
         return None
     state = FirstSyncState(record, offer)
     return state if all(state.receive(request) for request, _ in opening) else None
+
+
+def _some(offered: Mapping[str, XdsResource], names: Iterable[str]) -> Mapping[str, XdsResource]:
+    return {name: offered[name] for name in sorted(names)}
 
 
 def _is_plain(snapshot: Snapshot) -> bool:

@@ -113,10 +113,12 @@ class OpeningState:
 
     def matches(self, snapshot: Snapshot, types: AbstractSet[str]) -> bool:
         """Whether the proxy holds and subscribes to exactly what a snapshot has of each of these types."""
-        if snapshot.failures:
+        firsts = {type_: first for type_, first in self._requests.items() if type_ in types}
+        # A proxy without any resource waits for a response, even if there is nothing for it.
+        if snapshot.failures or not all(first.n_entries for first in firsts.values()):
             return False
         sums = snapshot.counts_and_sums()
-        return all(_matches(first, *sums[type_]) for type_, first in self._requests.items() if type_ in types)
+        return all(_matches(first, *sums[type_]) for type_, first in firsts.items())
 
     def missing_types(self, snapshot: Snapshot) -> frozenset[str]:
         """The types of a snapshot that the proxy has not subscribed to yet."""
@@ -163,9 +165,8 @@ def _unparsed(request: DeltaRequest) -> UnparsedVersions:
 
 
 def _matches(first: _FirstRequest, n_resources: int, mark: VersionSum) -> bool:
-    # The count has to be equal too: then no resource shadows one of another bundle. A proxy without any
-    # resource waits for a response, even if there is nothing for it.
-    if not first.n_entries or first.n_entries != n_resources:
+    # The count has to be equal too: then no resource shadows one of another bundle.
+    if first.n_entries != n_resources:
         return False
     name_sum, entries = mark
     return first.mark == (0 if first.request.type in WILDCARD_TYPES else name_sum, entries)

@@ -260,6 +260,7 @@ class DeltaSession:
             acked=self._acked.revision if self._acked else 0,
             rejections=nacks,
             acked_versions=self._acked_versions(),
+            acked_snapshot=self._acked.snapshot if self._acked else None,
             responses=self._record.responses,
         )
 

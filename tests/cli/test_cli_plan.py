@@ -1,0 +1,139 @@
+"""`koguma plan` from files alone: text, JSON and Markdown, exit codes, and what cannot be planned."""
+
+import json
+
+import pytest
+
+from koguma.cli import plan_markdown, plan_text
+from koguma.core.plan.model import CallerChange, ObjectChange, Plan, PlannedObject, ProxyGroup
+
+BASE = """
+type: Mesh
+name: default
+mtls: {enabledBackend: ca, backends: [{name: ca, type: builtin}]}
+---
+type: MeshTrafficPermission
+mesh: default
+name: all
+spec: {rules: [{default: {allow: [{spiffeID: {type: Prefix, value: "spiffe://default/"}}]}}]}
+---
+type: Dataplane
+mesh: default
+name: web-1
+labels: {app: web}
+networking:
+  address: 10.0.0.1
+  inbound: [{port: 8080, name: main, tags: {kuma.io/service: web, kuma.io/protocol: http}}]
+---
+type: Dataplane
+mesh: default
+name: backend-1
+labels: {app: backend}
+networking:
+  address: 10.0.0.2
+  inbound: [{port: 8080, name: main, tags: {kuma.io/service: backend, kuma.io/protocol: http}}]
+"""
+QUICK = """
+type: MeshTimeout
+mesh: default
+name: quick
+spec:
+  targetRef: {kind: Dataplane, labels: {app: web}}
+  to:
+    - targetRef: {kind: MeshService, name: backend}
+      default: {http: {requestTimeout: 3s}}
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name, text in (("base", BASE), ("quick", QUICK), ("both", f"{BASE}---{QUICK}")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mesh.yaml").write_text(text)
+    return tmp_path
+
+
+def test_a_value_its_line_and_exit_code_2(koguma, files):
+    ended = koguma("plan", "--base", str(files / "base"), "-f", str(files / "quick"))
+    assert (ended.code, ended.err) == (2, "")
+    assert "1 of 2 proxies change" in ended.out
+    place = f"{files}/quick/mesh.yaml:9:40"
+    assert f"    MeshTimeout http.requestTimeout: 15s → 3s   {place}" in ended.out
+    assert "meshtimeout/quick created: changes 1 proxy" in ended.out
+    ended = koguma("plan", "--base", str(files / "both"), "-f", str(files / "quick"))
+    assert (ended.code, ended.out.splitlines()[0]) == (0, "0 of 2 proxies change")
+
+
+def test_what_only_the_base_has_goes_with_prune(koguma, files):
+    words = ("plan", "--base", str(files / "both"), "-f", str(files / "base"))
+    assert koguma(*words).code == 0
+    ended = koguma(*words, "--prune", "--json")
+    plan = json.loads(ended.out)
+    assert (ended.code, plan["changed"]) == (2, 1)
+    (value,) = plan["groups"][0]["values"]
+    assert (value["before"], value["after"]) == ("3s", "15s")
+    assert [(each["name"], each["action"]) for each in plan["objects"]] == [("quick", "deleted")]
+
+
+def test_a_deletion_its_risk_and_markdown(koguma, files):
+    words = ("--base", str(files / "base"), "--delete", "dataplane/backend-1", "-o", "markdown")
+    ended = koguma("plan", *words)
+    assert ended.code == 2
+    assert ended.out.startswith("### Plan: 2 of 2 proxies change, in 2 groups\n")
+    assert "have no endpoint any more" in ended.out
+    assert "<summary>web-1</summary>" in ended.out
+    ended = koguma("plan", "--base", str(files / "base"), "--delete", "mtp/all", "--envoy")
+    assert "inbound main: backend, web may no longer call; nobody may then" in ended.out
+    assert "extension _kuma_permission_main changed" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--bogus",), "No such option"),
+        ((), "name what to read with -f"),
+        (("--delete", "quick"), "must be KIND/NAME"),
+        (("--delete", "meshtimeout/quikc"), 'did you mean "quick"?'),
+        (("--delete", "meshtimout/quick"), 'did you mean "MeshTimeout"?'),
+        (("-f", "nowhere.yaml"), "nowhere.yaml"),
+        (("-f", "-", "--set", "a"), "--set is for a server's objects"),
+        (("-f", "-"), "<stdin>:1:"),
+    ],
+)
+def test_errors_are_neither_0_nor_2(koguma, files, words, message):
+    ended = koguma("plan", "--base", str(files / "both"), *words, given='{"type": "MeshTimeout", "spec": 1}')
+    assert (ended.code, ended.out) == (1, "")
+    assert message in ended.err
+
+
+def test_a_field_of_envoy_is_explained_from_files(koguma, files):
+    words = ("explain", "dataplane", "web-1", "-f", str(files / "both"), "--envoy")
+    name = "kri_msvc_default_default__backend_main"
+    route = f"routes[{name}].virtual_hosts[{name}].routes[_kuma_route_default].route"
+    ended = koguma(*words, f"{route}.timeout")
+    assert ended.code == 0
+    first, origin, loser = ended.out.splitlines()
+    assert first == f"{route}.timeout = 3s"
+    assert origin == f"  set by kri_mt_default_default__quick_, {files}/both/mesh.yaml:34:40"
+    assert loser.startswith("  not 15s of kri_mt_default_default__mesh-timeout-all-default_")
+    assert f"clusters[{name}]" in koguma(*words, "clusters").out.splitlines()
+    assert json.loads(koguma(*words, f"{route}.timeout", "-o", "json").out)["fields"][0]["value"] == "3s"
+    ended = koguma(*words, "clusters[x]")
+    assert (ended.code, ended.out) == (1, "")
+    assert "there is no resource in cluster" in ended.err
+    assert koguma("explain", "dataplane", "web-1").code == 2
+
+
+def test_who_may_not_read_all_proxies_is_told_so():
+    callers = CallerChange("main", (), ("web",), 1, 0)
+    group = ProxyGroup("changed", 1, (PlannedObject("Dataplane", "web-1", "default"),), callers=(callers,))
+    objects = tuple(
+        ObjectChange("MeshTimeout", f"t{n}", "created", "default", proxies=n, why="so") for n in (0, 1)
+    )
+    plan = Plan(3, 1, (group,), objects, (), (), (), is_partial=True)
+    for lines in (plan_text.lines(plan, {}), plan_markdown.lines(plan, {})):
+        text = "\n".join(lines)
+        assert "1 of 3 proxies that you may read change" in text
+        assert "web may no longer call; none that you may read may then" in text
+        assert "changes no proxy that you may read: so" in text
+        assert "changes 1 proxy that you may read" in text
