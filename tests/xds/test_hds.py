@@ -9,11 +9,13 @@ import grpc
 import pytest
 from google.protobuf import json_format
 
+from koguma.envoy.encode import Encoder
 from koguma.envoy.health import HealthCheck
 from koguma.model.errors import Forbidden, Unauthenticated
 from koguma.xds import hds_stream
 from koguma.xds.contract import ConnectRequest
-from koguma.xds.hds import METHOD, SERVICE
+from koguma.xds.hds import METHOD, SERVICE, HdsDecoder, HdsSession, check_encoder
+from koguma.xds.hds_stream import HdsStream
 from koguma.xds.limits import XdsLimits
 from tests.xds.fake_gate import TOKEN, FakeGate, authority, schema, serving
 
@@ -269,6 +271,46 @@ async def test_a_server_that_stops_ends_the_streams():
         await proxy.begin()
         await server.stop(5)
         assert await proxy.end() == ("UNAVAILABLE", "the control plane is stopping")
+
+
+class SlowCall:
+    """A call whose message is written when its reader lets it."""
+
+    def __init__(self) -> None:
+        self.is_begun, self.is_written = asyncio.Event(), asyncio.Event()
+        self.is_cut = False
+
+    async def write(self, _message: bytes) -> None:
+        self.is_begun.set()
+        try:
+            await self.is_written.wait()
+        except asyncio.CancelledError:
+            self.is_cut = True
+            raise
+
+    async def read(self) -> Any:
+        await asyncio.Event().wait()
+
+    def peer(self) -> str:
+        return "127.0.0.1:1"
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+async def test_a_stream_ends_after_a_write_in_progress_or_is_cut_off(is_read):
+    """gRPC sends no status while a message is being written."""
+    call, request = SlowCall(), ConnectRequest("default", "web-1", TOKEN, {})
+    session = HdsSession(check_encoder(Encoder(schema())))
+    connection = FakeHdsConnection()
+    stream = HdsStream(call, HdsDecoder(schema()), session, connection, request, 60 if is_read else 0.01)
+    running = asyncio.create_task(stream.run())
+    await call.is_begun.wait()
+    stream.end(grpc.StatusCode.UNAVAILABLE, "the control plane is stopping")
+    if is_read:
+        await asyncio.sleep(0)
+        call.is_written.set()
+    status = await running
+    assert (status.code, status.details) == (grpc.StatusCode.UNAVAILABLE, "the control plane is stopping")
+    assert (stream.is_cut_off, call.is_cut) == (not is_read, not is_read)
 
 
 async def test_a_server_without_that_door_does_not_know_the_service():

@@ -32,13 +32,17 @@ class HdsStream:
         session: HdsSession,
         connection: HdsConnection,
         request: ConnectRequest,
+        last_write_seconds: float,
     ) -> None:
         self.id = request.proxy_id
         self._call = call
         self._decoder = decoder
         self._session = session
         self._connection = connection
-        self._read_timeout: asyncio.Timeout | None = None
+        self._last_write_seconds = last_write_seconds
+        self._timeout: asyncio.Timeout | None = None  # of what it waits for
+        self._is_writing = False
+        self.is_cut_off = False  # it ended within a message, so no status can be sent any more
         self._end: GrpcStatus | None = None
 
     def check_access(self) -> None:
@@ -46,10 +50,11 @@ class HdsStream:
         self._connection.check_access()
 
     def end(self, code: grpc.StatusCode, details: str = "") -> None:
-        """End the stream at its next step."""
+        """End the stream at its next step, once a write in progress is done."""
         self._end = self._end or GrpcStatus(code, details)
-        if self._read_timeout is not None:
-            self._read_timeout.reschedule(asyncio.get_running_loop().time())
+        if self._timeout is not None:
+            last = self._last_write_seconds if self._is_writing else 0
+            self._timeout.reschedule(asyncio.get_running_loop().time() + last)
 
     async def run(self) -> GrpcStatus:
         """Send health checks and take reports until the stream ends; its status."""
@@ -73,22 +78,27 @@ class HdsStream:
 
     async def _send_changed_checks(self) -> None:
         message = self._session.next_message(self._connection.checks())
-        if message is not None:
-            await self._call.write(message)
+        if message is None:
+            return
+        self._is_writing = True
+        await self._call.write(message)
+        self._is_writing = False
 
     async def _next(self) -> HdsMessage | None:
         """The next message; None where the stream has ended."""
         data: Any = None
         try:
-            async with asyncio.timeout(REPORT_SECONDS_MAX) as self._read_timeout:
+            async with asyncio.timeout(REPORT_SECONDS_MAX) as self._timeout:
                 await self._send_changed_checks()
-                data = await self._call.read()
+                if self._end is None:
+                    data = await self._call.read()
         except TimeoutError:
+            self.is_cut_off = self._is_writing
             self._end = self._end or GrpcStatus(
                 grpc.StatusCode.DEADLINE_EXCEEDED, f"no report within {REPORT_SECONDS_MAX:g} seconds"
             )
         finally:
-            self._read_timeout = None
+            self._timeout = None
         if data is grpc.aio.EOF:
             self._end = self._end or GrpcStatus(grpc.StatusCode.OK)
         return None if self._end is not None else self._decoder.decode(data)

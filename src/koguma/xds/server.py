@@ -276,6 +276,8 @@ class XdsServer:
             finally:
                 if self._hds_streams.get(stream.id) is stream:
                     del self._hds_streams[stream.id]
+            if stream.is_cut_off:
+                raise asyncio.CancelledError  # as in `_serve`
         if status.code is not grpc.StatusCode.OK:
             await context.abort(status.code, status.details)
 
@@ -290,7 +292,9 @@ class XdsServer:
         if self._admission.is_stopping:
             raise Unavailable(STOPPING)
         session = HdsSession(self._encode_checks)
-        return HdsStream(context, self._hds_decoder, session, connection, request)
+        return HdsStream(
+            context, self._hds_decoder, session, connection, request, self._limits.last_write_seconds
+        )
 
 
 async def _end_all(streams: Sequence[XdsStream[Any, Any] | HdsStream], pause: float) -> None:
