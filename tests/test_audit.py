@@ -10,6 +10,7 @@ import pytest
 
 from koguma.control_plane.checks import audit_checks
 from koguma.model.errors import KogumaError
+from koguma.runtime.audit_file import AuditFile
 from koguma.runtime.audit_log import AuditLog
 from tests.build import timeout
 from tests.control_plane import LocalControlPlane
@@ -119,7 +120,7 @@ def test_its_figures_are_shown(audited):
 
 def test_the_file_is_its_owners_and_follows_a_rotation(tmp_path):
     path = tmp_path / "audit.jsonl"
-    log = AuditLog(str(path))
+    log = AuditLog(AuditFile(str(path)))
     log.start()
     log.add({"n": 1})
     until(lambda: log.n_written == 1)
@@ -134,15 +135,15 @@ def test_the_file_is_its_owners_and_follows_a_rotation(tmp_path):
 
 
 def test_a_full_queue_and_a_full_disk_drop_and_count(tmp_path):
-    log = AuditLog(str(tmp_path / "never-started"), queue_max=2)
+    log = AuditLog(AuditFile(str(tmp_path / "never-started")), queue_max=2)
     for number in range(5):
         log.add({"n": number})
     assert log.n_dropped == 3
-    full = AuditLog("/dev/full")
+    full = AuditLog(AuditFile("/dev/full"))
     full.start()
     full.add({"n": 1})
     until(lambda: full.n_dropped == 1)
-    assert "No space left" in full.problem
+    assert "No space left" in full.problem.text
     full.stop()
 
 
@@ -150,32 +151,32 @@ def test_what_to_do_follows_from_what_is_wrong(tmp_path):
     def hint(log):
         (check,) = audit_checks(log)
         assert check.status == "warning"
-        assert log.problem in check.message
+        assert log.problem is None or log.problem.text in check.message
         return check.hint
 
-    full = AuditLog("/dev/full")
-    log = AuditLog(str(tmp_path / "logs" / "audit.jsonl"))
-    log.path.parent.mkdir()
+    full = AuditLog(AuditFile("/dev/full"))
+    log = AuditLog(AuditFile(str(tmp_path / "logs" / "audit.jsonl")))
+    log.output.path.parent.mkdir()
     for each in (full, log):
         each.start()
     full.add({"n": 1})
     until(lambda: full.problem)
     assert hint(full) == "make room on its disk"
     full.stop()
-    log.path.parent.rename(tmp_path / "moved")
+    log.output.path.parent.rename(tmp_path / "moved")
     log.add({"n": 1})
     until(lambda: log.problem)
     assert hint(log).startswith(f"create the directory {tmp_path / 'logs'}")
     (tmp_path / "logs").write_text("a file")
     log.add({"n": 2})
-    until(lambda: "Not a directory" in log.problem)
+    until(lambda: "Not a directory" in log.problem.text)
     assert hint(log).startswith("create the directory")
     (tmp_path / "logs").unlink()
-    log.path.mkdir(parents=True)
+    log.output.path.mkdir(parents=True)
     log.add({"n": 3})
-    until(lambda: "Is a directory" in log.problem)
+    until(lambda: "Is a directory" in log.problem.text)
     assert "name another file" in hint(log)
-    log.path.rmdir()
+    log.output.path.rmdir()
     log.add({"n": 4})
     until(lambda: log.n_written)
     assert hint(log).startswith("it is written now")
@@ -192,7 +193,7 @@ def test_what_to_do_follows_from_what_is_wrong(tmp_path):
 )
 def test_what_to_do_where_it_may_not_be_written(tmp_path, monkeypatch, number, words):
     """Root may write everything, so the refusal is raised here."""
-    log = AuditLog(str(tmp_path / "audit.jsonl"))
+    log = AuditLog(AuditFile(str(tmp_path / "audit.jsonl")))
     log.start()
 
     def refuse(*_):
@@ -209,7 +210,7 @@ def test_what_to_do_where_it_may_not_be_written(tmp_path, monkeypatch, number, w
 
 def test_a_file_that_cannot_be_opened_refuses_the_start(tmp_path):
     with pytest.raises(KogumaError, match="cannot be written: No such file or directory"):
-        AuditLog(str(Path(tmp_path) / "missing" / "audit.jsonl")).start()
+        AuditLog(AuditFile(str(Path(tmp_path) / "missing" / "audit.jsonl"))).start()
 
 
 def test_a_name_that_is_no_text_is_refused_in_words_and_ends_no_audit(audited):
@@ -223,7 +224,7 @@ def test_a_name_that_is_no_text_is_refused_in_words_and_ends_no_audit(audited):
 
 
 def test_what_is_no_text_is_replaced(tmp_path):
-    log = AuditLog(str(tmp_path / "audit.jsonl"))
+    log = AuditLog(AuditFile(str(tmp_path / "audit.jsonl")))
     log.start()
     log.add({"user": "d\udcffra"})
     log.add({"user": "dora"})
@@ -234,7 +235,7 @@ def test_what_is_no_text_is_replaced(tmp_path):
 
 @pytest.mark.expected_errors("audit events cannot be written")
 def test_an_event_that_cannot_be_encoded_is_counted_and_ends_nothing(tmp_path):
-    log = AuditLog(str(tmp_path / "audit.jsonl"))
+    log = AuditLog(AuditFile(str(tmp_path / "audit.jsonl")))
     log.start()
     log.add({"user": object()})
     until(lambda: log.n_dropped == 1)
@@ -243,7 +244,7 @@ def test_an_event_that_cannot_be_encoded_is_counted_and_ends_nothing(tmp_path):
     log.add({"user": "ann"})
     until(lambda: log.n_written == 1)
     log.stop()
-    assert log.path.read_text() == '{"user":"ann"}\n'
+    assert log.output.path.read_text() == '{"user":"ann"}\n'
 
 
 def test_a_line_that_a_full_disk_cut_spoils_no_other(tmp_path, monkeypatch):
@@ -257,7 +258,7 @@ def test_a_line_that_a_full_disk_cut_spoils_no_other(tmp_path, monkeypatch):
         return done
 
     monkeypatch.setattr(os, "write", write_what_fits)
-    log = AuditLog(str(tmp_path / "audit.jsonl"))
+    log = AuditLog(AuditFile(str(tmp_path / "audit.jsonl")))
     log.start()
     log.add({"n": 1})  # eight bytes with its end
     log.add({"n": 2})

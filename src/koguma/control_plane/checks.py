@@ -1,6 +1,5 @@
 """Checks of a control plane: what `koguma check` shows of its own parts; those of proxies are beside."""
 
-import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, Literal
@@ -26,6 +25,10 @@ from koguma.store import migrate, store_format
 from koguma.store.sealing import Sealing
 
 _SHOWN_MAX: Final = 20  # checks of one sort; the rest is counted
+_AUDIT_HINT: Final = (
+    "it is written now; there was a moment when it could not be, which the log of the control plane names, or"
+    " when requests came faster than their events could be written"
+)
 
 
 class HealthChecks:
@@ -192,30 +195,13 @@ class HealthChecks:
 
 def audit_checks(audit: AuditLog) -> Iterator[Check]:
     """Whether the audit log has all events."""
-    if not (audit.n_dropped or audit.problem):
-        yield Check("audit", "ok", f"audit log {audit.path}: {audit.n_written} events")
+    name, problem = audit.output.name, audit.problem
+    if not (audit.n_dropped or problem):
+        yield Check("audit", "ok", f"audit log {name}: {audit.n_written} events")
         return
-    why = f" ({audit.problem})" if audit.problem else ""
-    text = f"audit log {audit.path}: {audit.n_dropped} events were lost since the start{why}"
-    yield Check("audit", "warning", text, _audit_hint(audit))
-
-
-def _audit_hint(audit: AuditLog) -> str:
-    """What to do about events that were lost."""
-    if not audit.problem:
-        return (
-            "it is written now; there was a moment when it could not be, which the log of the control plane"
-            " names, or when requests came faster than the disk took their lines"
-        )
-    if audit.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "make room on its disk"
-    if audit.errno in (errno.ENOENT, errno.ENOTDIR):
-        return f"create the directory {audit.path.parent}, for the user that runs the control plane"
-    if audit.errno in (errno.EACCES, errno.EPERM):
-        return f"let the user that runs the control plane write the file, and files in {audit.path.parent}"
-    if audit.errno == errno.EROFS:
-        return "its file system is read-only: mount it writable, or name another file with --audit-log"
-    return "mend what keeps it from being written, or name another file with --audit-log"
+    why = f" ({problem.text})" if problem else ""
+    text = f"audit log {name}: {audit.n_dropped} events were lost since the start{why}"
+    yield Check("audit", "warning", text, problem.hint if problem else _AUDIT_HINT)
 
 
 def _shown(name: str, problems: Sequence[Problem]) -> Sequence[Check]:

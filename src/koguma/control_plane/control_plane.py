@@ -21,7 +21,7 @@ from koguma import __version__, kinds, plugins
 from koguma.access import authorizer
 from koguma.access.authorizer import Attempt, Authorizer
 from koguma.access.token_keys import TokenKeys, TokenVerifier
-from koguma.api import openapi, routes, tracing
+from koguma.api import openapi, routes
 from koguma.api.apply import Apply
 from koguma.api.arrival import ArrivalPage
 from koguma.api.audit import Audit
@@ -65,7 +65,7 @@ from koguma.application.conversions import Conversions
 from koguma.application.live_catalog import LiveCatalog
 from koguma.application.live_engine import LiveEngine
 from koguma.application.trial_engine import TrialEngine
-from koguma.control_plane import metrics, server_certificate
+from koguma.control_plane import metrics, server_certificate, telemetry
 from koguma.control_plane.checks import HealthChecks, audit_checks
 from koguma.control_plane.proxy_services import ProxyServices, virtual_ranges
 from koguma.control_plane.server_certificate import ServerIdentity
@@ -143,7 +143,7 @@ class ControlPlane:
         self._sync: SyncServices | None = None
         self._zones: ZoneServices | None = None
         self._tracer: Tracer | None = None
-        self._audit = AuditLog(settings.audit_log) if settings.audit_log else None
+        self._audit: AuditLog | None = None
         self._patch_checks: PatchChecker | None = None
 
     async def start(self) -> None:
@@ -151,12 +151,11 @@ class ControlPlane:
         data_dir = _existing(Path(self.settings.data_dir))
         asyncio.get_running_loop().set_exception_handler(self.background.on_loop_error)
         loading = self.background.once("messages of Envoy", self._load_envoy())
-        if self._audit is not None:
-            self._audit.start()
         await self.store.open()
         engine = self._new_engine()
         context, keys = self._new_context(engine)
-        self._tracer = self._traces(context.about)
+        self._audit = telemetry.audit_log(self.settings, context.about)
+        self._tracer = telemetry.tracer(self.settings, context.about)
         await initial_objects.fill(context, self.settings)
         await initial_objects.fill_kubernetes(context)
         self._warn(await initial_objects.fill_zone(context))
@@ -287,20 +286,6 @@ class ControlPlane:
     def _new_engine(self) -> LiveEngine:
         readable = plugins.for_engine(self._plugins, self._plugin_failures.__setitem__)
         return LiveEngine(self.store, readable, self.settings.control_plane)
-
-    def _traces(self, about: InstanceInfo) -> Tracer | None:
-        settings = self.settings
-        if not settings.traces_url:
-            return None
-        described = {
-            "service.name": "koguma",
-            "service.version": about.version,
-            "service.instance.id": about.instance_id,
-            "host.name": about.hostname,
-            "koguma.mode": settings.mode,
-            "koguma.zone": settings.control_plane.zone,
-        }
-        return tracing.tracer(settings.traces_url, settings.traces_ratio, described)
 
     @property
     def proxy_address(self) -> str:

@@ -1,22 +1,15 @@
-"""Audit log: JSON lines in a file, written by a thread of its own.
+"""Audit log: events in a file or at a collector, written by a thread of its own.
 
-Events wait in a bounded queue: no request waits for the disk, and what does not fit is dropped and counted.
-The file is opened again when it was moved away, as logrotate does, so that nothing has to be told about that.
-A disk that refuses a line costs that line, is logged once, and shown by `koguma check`.
+Events wait in a bounded queue: no request waits for the disk or the network, and what does not fit is dropped
+and counted. A problem is logged when it begins and when it ends, and shown by `koguma check`.
 """
 
-import json
-import os
 import threading
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from queue import Empty, Full, Queue
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
-import msgspec
 import structlog
-
-from koguma.model.errors import KogumaError
 
 QUEUE_MAX: Final = 10_000  # events
 _BATCH_MAX: Final = 500
@@ -24,32 +17,57 @@ _LAST_SECONDS: Final = 3.0
 _POLL_SECONDS: Final = 0.5
 
 _log = structlog.get_logger("koguma.audit")
-_encode = msgspec.json.Encoder().encode
 
 Event = Mapping[str, Any]
 
 
-class AuditLog:
-    """Appends events to the file at `path`, which only its owner can read."""
+class AuditProblem(NamedTuple):
+    """Why events could not be written, and what to do."""
 
-    def __init__(self, path: str, queue_max: int = QUEUE_MAX) -> None:
-        self.path = Path(path)
+    text: str
+    hint: str
+    is_passing: bool = False  # the same events may be taken later
+
+
+class AuditResult(NamedTuple):
+    """How many of some events were written, in order, and why not the others."""
+
+    n_written: int
+    problem: AuditProblem | None = None
+
+
+class AuditOutput(Protocol):
+    """Where events are written; called by one thread."""
+
+    @property
+    def name(self) -> str:
+        """Its name for people."""
+
+    def open(self) -> None:
+        """Prepare to write; KogumaError where that will not be possible."""
+
+    def write(self, events: Sequence[Event]) -> AuditResult:
+        """Write events."""
+
+    def close(self) -> None:
+        """Let go of what is open."""
+
+
+class AuditLog:
+    """Queues events, and writes them to an output."""
+
+    def __init__(self, output: AuditOutput, queue_max: int = QUEUE_MAX) -> None:
+        self.output = output
         self.n_written = 0
         self.n_dropped = 0
-        self.problem = ""  # why the last lines could not be written
-        self.errno = 0  # of that problem
+        self.problem: AuditProblem | None = None  # why the last events could not be written
         self._queue: Queue[Event] = Queue(queue_max)
         self._stopping = threading.Event()
-        self._file: int | None = None
-        self._is_torn = False  # the file ends in the middle of a line
         self._thread = threading.Thread(target=self._run, name="audit log", daemon=True)
 
     def start(self) -> None:
-        """Open the file and begin to write; an error where it cannot be written."""
-        try:
-            self._open()
-        except OSError as error:
-            raise KogumaError(f"the audit log {self.path} cannot be written: {error.strerror}") from error
+        """Begin to write; an error where that is not possible."""
+        self.output.open()
         self._thread.start()
 
     def add(self, event: Event) -> None:
@@ -60,23 +78,16 @@ class AuditLog:
             self.n_dropped += 1
 
     def stop(self) -> None:
-        """Write what is queued, within some seconds, and close the file; it may block so long."""
+        """Write what is queued, within some seconds, and close the output; it may block so long."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(_LAST_SECONDS)
 
     def _run(self) -> None:
         while not (self._stopping.is_set() and self._queue.empty()):
-            events = self._next_events()
-            if not events:
-                continue
-            try:
+            if events := self._next_events():
                 self._write(events)
-            except Exception as error:  # noqa: BLE001 - a bug about one event must not end the log of all others
-                _log.exception("audit events cannot be written", events=len(events))
-                self._note(f"{type(error).__name__}: {error}")
-                self.n_dropped += len(events)
-        self._close()
+        self.output.close()
 
     def _next_events(self) -> list[Event]:
         """Those that wait, up to a number; waits a moment for the first."""
@@ -92,64 +103,28 @@ class AuditLog:
         return events
 
     def _write(self, events: list[Event]) -> None:
-        lines = b"".join(_line(event) for event in events)
-        written = 0
+        """Write events, again and again while that may help; what is left then is lost."""
+        while events:
+            result = self._tried(events)
+            self.n_written += result.n_written
+            self._note(result.problem)
+            events = events[result.n_written :]
+            if result.problem is None or not result.problem.is_passing or self._stopping.wait(_POLL_SECONDS):
+                break
+        self.n_dropped += len(events)
+
+    def _tried(self, events: list[Event]) -> AuditResult:
         try:
-            if self._was_moved():
-                self._close()
-                self._open()
-            if self._is_torn:
-                self._append(b"\n")
-            while written < len(lines):
-                written += self._append(lines[written:])
-        except OSError as error:
-            n_written = lines.count(b"\n", 0, written)
-            self.n_written += n_written
-            self.n_dropped += len(events) - n_written
-            self._note(error.strerror or str(error), error.errno or 0)
-            return
-        self.n_written += len(events)
-        self._note("")
+            return self.output.write(events)
+        except Exception as error:  # noqa: BLE001 - a bug about one event must not end the log of all others
+            _log.exception("audit events cannot be written", events=len(events))
+            problem = AuditProblem(f"{type(error).__name__}: {error}", "report this; the log has the details")
+            return AuditResult(0, problem)
 
-    def _append(self, lines: bytes) -> int:
-        """Write as much as the disk takes, and note whether a line was cut."""
-        assert self._file is not None
-        written = os.write(self._file, lines)
-        self._is_torn = written > 0 and not lines.endswith(b"\n", 0, written)
-        return written
-
-    def _note(self, problem: str, number: int = 0) -> None:
+    def _note(self, problem: AuditProblem | None) -> None:
         """Log the begin and the end of a problem, each once."""
         if problem and not self.problem:
-            _log.warning("the audit log cannot be written", file=str(self.path), reason=problem)
+            _log.warning("the audit log cannot be written", output=self.output.name, reason=problem.text)
         elif self.problem and not problem:
-            _log.info("the audit log is written again", file=str(self.path), dropped=self.n_dropped)
-        self.problem, self.errno = problem, number
-
-    def _was_moved(self) -> bool:
-        """Whether the path leads elsewhere than to the open file, or nowhere."""
-        if self._file is None:
-            return True
-        try:
-            at_path = self.path.stat()
-        except OSError:
-            return True
-        opened = os.fstat(self._file)
-        return (at_path.st_dev, at_path.st_ino) != (opened.st_dev, opened.st_ino)
-
-    def _open(self) -> None:
-        self._is_torn = False
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-
-    def _close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-
-def _line(event: Event) -> bytes:
-    """An event as a line; what is no text, as bytes of a client that are no UTF-8, is replaced."""
-    try:
-        return _encode(event) + b"\n"
-    except UnicodeEncodeError:
-        return json.dumps(event, ensure_ascii=False).encode(errors="replace") + b"\n"
+            _log.info("the audit log is written again", output=self.output.name, dropped=self.n_dropped)
+        self.problem = problem

@@ -37,6 +37,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 _TRACES_VARIABLE: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 _TELEMETRY_VARIABLE: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 _TRACES_PATH: Final = "/v1/traces"
+_LOGS_PATH: Final = "/v1/logs"
 
 
 class AccessSettings(Spec):
@@ -166,7 +167,10 @@ class Settings(Spec):
     ] = 1
     audit_log: Annotated[
         str,
-        doc("File that gets a JSON line for each request to the API: who asked for what, and the result."),
+        doc(
+            "File that gets a JSON line for each request to the API: who asked for what, and the result. Or a"
+            " collector, OTLP/HTTP, as http://HOST:4318."
+        ),
     ] = ""
     audit_level: Annotated[
         Literal["writes", "all"],
@@ -227,9 +231,13 @@ class Settings(Spec):
 
     @property
     def traces_url(self) -> str:
-        """Where spans are sent, with OTLP's own path where the setting has none; empty: nowhere."""
-        has_path = urlsplit(self.traces_endpoint).path.strip("/") or not self.traces_endpoint
-        return self.traces_endpoint if has_path else self.traces_endpoint.rstrip("/") + _TRACES_PATH
+        """Where spans are sent; empty: nowhere."""
+        return _with_path(self.traces_endpoint, _TRACES_PATH)
+
+    @property
+    def audit_url(self) -> str:
+        """Where audit events are sent; empty: to no collector."""
+        return _with_path(self.audit_log, _LOGS_PATH) if _is_url(self.audit_log) else ""
 
     def gate(self, name: str) -> bool:
         """Whether a feature gate is on; all are unless switched off."""
@@ -245,6 +253,7 @@ class Settings(Spec):
         command, *arguments = self.store_key_command.split(maxsplit=1) or [""]
         shown["storeKeyCommand"] = f"{command} {SHOWN}" if arguments else command
         shown["tracesEndpoint"] = masked_url(self.traces_endpoint)
+        shown["auditLog"] = masked_url(self.audit_log)
         return shown
 
 
@@ -294,7 +303,9 @@ def _rules(settings: Settings) -> Iterator[Violation]:
     if settings.store_key_file and settings.store_key_command:
         yield Violation("storeKeyCommand", "does not go with storeKeyFile: give one of them", "pair")
     yield from _global_violations(settings)
-    yield from _traces_violations(settings.traces_endpoint)
+    yield from _collector_violations("tracesEndpoint", settings.traces_endpoint)
+    if _is_url(settings.audit_log):
+        yield from _collector_violations("auditLog", settings.audit_log)
     yield from _range_violations(settings)
     yield from _outgoing_violations("outgoingHosts", settings.outgoing_hosts, allowed_hosts.parse)
     yield from _outgoing_violations("outgoingServices", settings.outgoing_services, service_addresses.parse)
@@ -338,7 +349,18 @@ def is_global_address(text: str) -> bool:
     return parts.scheme == "grpcs" and has_place and not (parts.path.strip("/") or parts.query)
 
 
-def _traces_violations(address: str) -> Iterator[Violation]:
+def _is_url(text: str) -> bool:
+    """Whether this is an address and no path of a file."""
+    return "://" in text
+
+
+def _with_path(address: str, path: str) -> str:
+    """The address of a collector, with OTLP's own path where it has none."""
+    has_path = urlsplit(address).path.strip("/") or not address
+    return address if has_path else address.rstrip("/") + path
+
+
+def _collector_violations(setting: str, address: str) -> Iterator[Violation]:
     try:
         parts = urlsplit(address)
         fits = not address or (parts.scheme in ("http", "https") and parts.hostname and parts.port != 0)
@@ -346,7 +368,7 @@ def _traces_violations(address: str) -> Iterator[Violation]:
         fits = False
     if not fits:
         shown = masked_url(address)
-        yield Violation("tracesEndpoint", f'"{shown}" is no collector; write http://HOST:4318', "address")
+        yield Violation(setting, f'"{shown}" is no collector; write http://HOST:4318', "address")
 
 
 def _outgoing_violations(
