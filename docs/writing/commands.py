@@ -14,8 +14,10 @@ from koguma.cli.root import root
 
 _CODES: Final[Mapping[ExitCode, str]] = {
     ExitCode.FINE: "fine",
-    ExitCode.REFUSED: "the server or a check said no, or something is not there; `diff`: something differs",
-    ExitCode.USAGE: "wrong usage; `diff`: what is 1 elsewhere",
+    ExitCode.REFUSED: "the server or a check said no, or something is not there; `diff`: something differs;"
+    " where 2 is an answer: wrong usage, too",
+    ExitCode.USAGE: "wrong usage; `diff`: what is 1 elsewhere; `plan`, `can`, `test`, `wait`, `--wait`:"
+    " an answer",
     ExitCode.UNREACHABLE: "the server cannot be reached",
     ExitCode.DENIED: "not authenticated, or not allowed",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",

@@ -56,10 +56,6 @@ def test_starting_imports_nothing_that_is_slow():
         (("get", "mt", "--nope"), "No such option"),
         (("get", "mt", "-o", "xml"), "'xml' is not one of"),
         (("get",), "name a kind or a KRI"),
-        (("apply",), "name what to read with -f"),
-        (("apply", "-f", "/nowhere.yaml"), "/nowhere.yaml: No such file"),
-        (("delete",), "name what to delete"),
-        (("delete", "mt", "a", "-f", "b"), "name what to delete"),
         (("token", "user", "--name", "a"), "--valid-for"),
         (("kri", "build", "--type", "meshtimeot", "--name", "a"), 'did you mean "MeshTimeout"?'),
         (("kri", "build", "--type", "secret", "--name", "a"), "has no short name"),
@@ -73,6 +69,30 @@ def test_wrong_usage_is_told_in_a_line_and_ends_with_2(koguma, words, message):
     assert first.startswith("error: ")
     assert message in first
     assert re.fullmatch(r" - `koguma( \w+)* --help` says more", second)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("apply",), "name what to read with -f"),
+        (("apply", "-f", "/nowhere.yaml"), "/nowhere.yaml: No such file"),
+        (("delete",), "name what to delete"),
+        (("delete", "mt", "a", "-f", "b"), "name what to delete"),
+        (("plan",), "name what to read with -f"),
+        (("plan", "-f", "x", "--wiat"), "No such option"),
+        (("can", "web"), "Missing argument 'TO'"),
+        (("can", "web", "backend", "--path", "x"), "--path must start with a slash"),
+        (("test",), "Missing argument"),
+        (("wait", "--timeout", "soon"), "--timeout"),
+        (("wait", "--address", "nowhere"), "nowhere"),
+    ],
+)
+def test_wrong_usage_ends_with_1_where_2_is_an_answer(koguma, words, message):
+    ended = koguma(*words)
+    assert (ended.code, ended.out) == (1, ""), ended.err
+    assert message in ended.err.splitlines()[0]
+    if "--address" not in words:
+        assert ended.err.splitlines()[1] == f" - `koguma {words[0]} --help` says more"
 
 
 def test_no_words_at_all_show_the_help(koguma):

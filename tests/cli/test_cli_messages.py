@@ -36,8 +36,8 @@ OFFLINE = (
     Message("apply -f -", f"<stdin>:5:1: {USE_SPACES}", TAB, code=1),
     Message("lint -f -", f"<stdin>:3:1: {USE_SPACES}", "spec:\n  a: 1\n\tb: 2\n", code=1),
     Message("lint -f -", "cannot start any token", "a: `x\n", code=1, never="tab"),
-    Message("apply x.yaml", "files are given with -f: koguma apply -f x.yaml"),
-    Message("apply -f a.yaml b.yaml", "files are given with -f: koguma apply -f a.yaml -f b.yaml"),
+    Message("apply x.yaml", "files are given with -f: koguma apply -f x.yaml", code=1),
+    Message("apply -f a.yaml b.yaml", "files are given with -f: koguma apply -f a.yaml -f b.yaml", code=1),
     Message("diff x.yaml", "files are given with -f: koguma diff -f x.yaml"),
     Message("lint a.yaml b.yaml", "files are given with -f: koguma lint -f a.yaml -f b.yaml"),
     Message("get meshes --all", "No such option --all; did you mean --all-meshes?", never="labels"),
@@ -45,7 +45,7 @@ OFFLINE = (
     Message("get mt -n shop", "did you mean --mesh?"),
     Message("get mt --labls a=b", "did you mean --labels?"),
     Message("get mt --nothing-like-it", "No such option --nothing-like-it", never="did you mean"),
-    Message("delete mt --all", "`koguma get KIND -o name | xargs koguma delete`"),
+    Message("delete mt --all", "`koguma get KIND -o name | xargs koguma delete`", code=1),
     Message("frobnicate", "`koguma --help` lists them", never="did you mean"),
     Message("aply", 'did you mean "apply"?'),
     Message("kri build --type events --name a", 'unknown kind "events"', never="did you mean"),
@@ -137,7 +137,7 @@ def cli(koguma, monkeypatch, control_plane):
 
 ONLINE = (
     Message("apply -f -", f"<stdin>:5:1: {USE_SPACES}", TAB, code=1),
-    Message("delete x.yaml", "files are given with -f: koguma delete -f x.yaml"),
+    Message("delete x.yaml", "files are given with -f: koguma delete -f x.yaml", code=1),
     Message(
         "get ./x.yaml", "./x.yaml is a file, and a stored object is meant here; `koguma diff -f ./x.yaml`"
     ),

@@ -9,7 +9,7 @@ import msgspec
 
 from koguma.cli import inputs, offline, options, output, plan_files, plan_markdown, plan_text
 from koguma.cli.client import ApiClient, Json
-from koguma.cli.failures import ApiError, CommandFailure, ExitCode
+from koguma.cli.failures import ApiError, ExitCode
 from koguma.cli.plan_files import FileChange
 from koguma.core.plan.model import Plan
 from koguma.model import forms
@@ -19,22 +19,7 @@ from koguma.model.errors import KogumaError
 _SOME_CHANGE: Final = 2
 
 
-class PlanCommand(options.ReadsFiles):
-    """A command whose exit code 2 is an answer: wrong usage has another one."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; errors end with exit code 1."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.UsageError as error:
-            raise _failure(error, ctx.command_path) from None
-
-
-def _failure(error: click.UsageError, path: str) -> CommandFailure:
-    return CommandFailure(error.format_message(), (f" - `{path} --help` says more",))
-
-
-@click.command("plan", cls=PlanCommand)
+@click.command("plan", cls=options.ReadsFiles)
 @options.files
 @click.option(
     "--delete", "deleted", multiple=True, metavar="KIND/NAME", help="Object to be deleted; repeatable."
@@ -56,8 +41,7 @@ def _failure(error: click.UsageError, path: str) -> CommandFailure:
 @options.output("json", "markdown")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @options.connection
-@click.pass_context
-def command(ctx: click.Context, /, **flags: Any) -> int:
+def command(**flags: Any) -> int:
     """Say what a change would do to every proxy, before it is applied.
 
     Proxies for which the same changes are shown together: whom they can call and who may call them, which
@@ -71,12 +55,9 @@ def command(ctx: click.Context, /, **flags: Any) -> int:
     mesh, as_json = flags.pop("mesh"), flags.pop("as_json")
     files, deleted = flags.pop("files"), flags.pop("deleted")
     form = "json" if as_json else flags.pop("output")
-    try:
-        documents = inputs.read(files, "or name objects with --delete") if files or not deleted else ()
-        change = FileChange(documents, [_name(word, mesh) for word in deleted], prune=flags.pop("prune"))
-        plan = _planned(change, **flags)
-    except click.UsageError as error:
-        raise _failure(error, ctx.command_path) from None
+    documents = inputs.read(files, "or name objects with --delete") if files or not deleted else ()
+    change = FileChange(documents, [_name(word, mesh) for word in deleted], prune=flags.pop("prune"))
+    plan = _planned(change, **flags)
     _show(plan, documents, form)
     return _SOME_CHANGE if plan.changed or plan.unknown_zones else ExitCode.FINE
 

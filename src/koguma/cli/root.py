@@ -48,6 +48,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "completion": "Print a completion script for a shell.",
 }
 
+# Where exit code 2 says something of the mesh: no, some do, not yet.
+_TWO_IS_AN_ANSWER: Final = ("apply", "can", "delete", "plan", "test", "wait")
 
 MODULES: Final[Mapping[str, str]] = {"import": "import_backup"}  # a keyword cannot name a module
 
@@ -105,6 +107,9 @@ class Root(click.Group):
             return ExitCode.BROKEN_PIPE
         except CommandFailure as failure:
             return _report(ctx, failure)
+        except click.UsageError as error:
+            error.ctx = error.ctx or self._context_of(ctx)
+            raise
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
@@ -114,10 +119,16 @@ class Root(click.Group):
             return _report(ctx, failure_of_library)
         return code
 
+    def _context_of(self, ctx: click.Context) -> click.Context | None:
+        """The context of the command that was run, for an error that names none."""
+        name = ctx.invoked_subcommand
+        command = self.get_command(ctx, name) if name else None
+        return click.Context(command, parent=ctx, info_name=name) if command is not None else None
+
 
 def _report(ctx: click.Context, failure: CommandFailure) -> ExitCode:
     failures.report(failure, verbose=bool(ctx.meta.get(VERBOSE)))
-    return failure.code
+    return _usage_code(ctx.invoked_subcommand) if failure.code is ExitCode.USAGE else failure.code
 
 
 def _near(name: str) -> str:
@@ -153,6 +164,19 @@ def _unknown_option(error: click.NoSuchOption) -> CommandFailure:
     return CommandFailure(message, (f" - `{path} --help` says more",))
 
 
+def _usage_code(command: str | None) -> ExitCode:
+    """Wrong usage is 2, but where that is an answer: a script must not take a wrong flag for one."""
+    return ExitCode.REFUSED if command in _TWO_IS_AN_ANSWER else ExitCode.USAGE
+
+
+def _command_of(error: click.UsageError) -> str | None:
+    """The name of the command that an error is about."""
+    ctx = error.ctx
+    while ctx is not None and ctx.parent is not None and ctx.parent.parent is not None:
+        ctx = ctx.parent
+    return ctx.info_name if ctx is not None else None
+
+
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     try:
@@ -162,11 +186,11 @@ def run(argv: Sequence[str] | None = None) -> int:
         return ExitCode.USAGE
     except click.NoSuchOption as error:
         failures.report(_unknown_option(error))
-        return ExitCode.USAGE
+        return _usage_code(_command_of(error))
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "koguma"
         failures.report(CommandFailure(error.format_message(), (f" - `{path} --help` says more",)))
-        return ExitCode.USAGE
+        return _usage_code(_command_of(error))
     except click.ClickException as error:
         failures.report(CommandFailure(error.format_message()))
         return error.exit_code
