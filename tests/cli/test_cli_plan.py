@@ -137,3 +137,13 @@ def test_who_may_not_read_all_proxies_is_told_so():
         assert "web may no longer call; none that you may read may then" in text
         assert "changes no proxy that you may read: so" in text
         assert "changes 1 proxy that you may read" in text
+
+
+def test_a_reason_that_is_a_warning_is_shown_once():
+    text = "spec.targetRef: it selects no proxy (KG005)"
+    change = ObjectChange("MeshTimeout", "t", "created", "default", proxies=0, why=text, warnings=(text,))
+    plan = Plan(3, 0, (), (change,), (), (), ())
+    for lines in (plan_text.lines(plan, {}), plan_markdown.lines(plan, {})):
+        shown = "\n".join(lines)
+        assert "created: changes no proxy\n" in shown
+        assert shown.count("KG005") == 1

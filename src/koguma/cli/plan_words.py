@@ -237,7 +237,9 @@ def effect(change: ObjectChange, *, is_partial: bool) -> str:
         return ""
     scope = " that you may read" if is_partial else ""
     if change.proxies == 0:
-        return f"changes no proxy{scope}: {terminal.printable(change.why)}"
+        # A warning that says why is shown with the others.
+        why = "" if change.why in change.warnings else f": {terminal.printable(change.why)}"
+        return f"changes no proxy{scope}{why}"
     return f"changes {change.proxies} {'proxy' if change.proxies == 1 else 'proxies'}{scope}"
 
 
