@@ -60,6 +60,13 @@ class WatchStream:
         self._connection.close()
 
 
+async def _last_tasks() -> None:
+    """Let what still runs end; gRPC ends its calls by tasks of its own."""
+    if tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        _, left = await asyncio.wait(tasks, timeout=30)
+        assert not left, left
+
+
 class LocalControlPlane:
     """Runs while it is entered."""
 
@@ -93,6 +100,7 @@ class LocalControlPlane:
 
     def __exit__(self, *_: object) -> None:
         self.run(self.plane.stop())
+        self.run(_last_tasks())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
