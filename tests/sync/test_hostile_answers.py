@@ -17,7 +17,7 @@ from koguma.main import all_kinds
 from koguma.model.errors import KogumaError, Unavailable
 from koguma.model.proxy_report import STATE_BYTES_MAX, ProxyReport
 from koguma.model.resource import Key, Resource
-from koguma.sync import connection, mapping
+from koguma.sync import liveness, mapping
 from koguma.sync.protocol import messages
 from koguma.sync.protocol.messages import (
     Alive,
@@ -201,8 +201,8 @@ def test_who_waits_is_told_that_the_zone_has_gone(federation: Federation) -> Non
 
 
 def test_a_zone_that_hangs_is_offline_soon(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(connection, "SILENT_LOOKS", 60)  # on a busy machine signs of life come late
+    monkeypatch.setattr(liveness, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(liveness, "SILENT_LOOKS", 60)  # on a busy machine signs of life come late
     with _liar(federation) as zone:
         zone.greet(features=(messages.ALIVE,))
         server = federation.top.plane._sync.server

@@ -9,7 +9,7 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from koguma.model.proxy_report import ProxyReport
 from koguma.model.resource import Key
 from koguma.model.sync_receipt import RefusedObject, SyncReceipt
 from koguma.sync.held_objects import HeldSnapshot
+from koguma.sync.liveness import Liveness
 from koguma.sync.protocol import messages
 from koguma.sync.protocol.catalog import Audience
 from koguma.sync.protocol.messages import (
@@ -27,7 +28,6 @@ from koguma.sync.protocol.messages import (
     Alive,
     AnswerPart,
     BrokenProtocol,
-    EncodedState,
     Entries,
     EntriesWanted,
     Message,
@@ -46,6 +46,7 @@ from koguma.sync.protocol.subscriber import Subscriber
 from koguma.sync.published_objects import PublishedObjects
 from koguma.sync.questions import Answering, Answers, Asking
 from koguma.sync.received_objects import ReceivedObjects
+from koguma.sync.reporting import ProxyReports, Reporting, ReportReader
 
 UP_TO_DATE_SECONDS: Final = 3600.0  # between two messages that everything was sent
 RETRY_SECONDS: Final = 1.0  # while the store does not answer
@@ -53,24 +54,9 @@ GREETING_SECONDS: Final = 30.0  # until the other side has said who it is
 MESSAGES_A_SECOND: Final = 1000  # that are read
 ANSWERS_MAX: Final = 100  # that wait to be sent; acknowledgements are one
 REFUSALS_MAX: Final = 1000  # of the other side's objects that are shown
-REPORT_SECONDS: Final = 1.0  # between two reports of the states of proxies
-STATES_A_SECOND: Final = 2000  # that are read
-LOOK_SECONDS: Final = 1.0  # between two looks whether the other side has given a sign of life
-ALIVE_LOOKS: Final = 3  # between two signs of life
-SILENT_LOOKS: Final = 10  # without one, after which the other side counts as gone
 
 T = TypeVar("T")
 Send = Callable[[bytes], Awaitable[None]]
-
-
-class ProxyReports(Protocol):
-    """What a zone reports of its proxies."""
-
-    def start(self) -> None:
-        """A connection begins: everything is new to the other side."""
-
-    def next(self, states_max: int) -> ProxyReport | None:
-        """What has changed since the last report; None where nothing has."""
 
 
 class Duties(msgspec.Struct, frozen=True):
@@ -127,13 +113,10 @@ class SyncConnection:
         self._answering: Answering | None = None
         self._beside: deque[Iterator[Message]] = deque()  # sent in turns with objects
         self._is_beside_next = False
-        self._is_report_waiting = False
-        self._is_alive_waiting = False
+        self._liveness = Liveness(self._queue_beside)
+        self._report_reader = ReportReader(duties.take_report)
         self._is_compared = False  # the other side has sent all that comparing found
         self._told_at: float | None = None  # by the loop's clock: that it was sent everything
-        self._is_reading = False  # it waits for a message, and is not busy with one
-        self._n_received = 0
-        self._states_until = 0.0  # by the loop's clock: until then as many states as may be were read
         self._published = published
         self._held = held
         self._received = received
@@ -225,9 +208,10 @@ class SyncConnection:
                     tasks.create_task(self._ended()),
                 ]
                 if messages.PROXY_STATES in peer.features and self._duties.reports is not None:
-                    beside.append(tasks.create_task(self._report(self._duties.reports)))
+                    reporting = Reporting(self._duties.reports, self._queue_beside)
+                    beside.append(tasks.create_task(reporting.run()))
                 if messages.ALIVE in peer.features:
-                    beside.append(tasks.create_task(self._stay_alive()))
+                    beside.append(tasks.create_task(self._liveness.watch()))
                 await self._receive(publisher, subscriber, incoming)
                 if self._answering is not None:
                     self._answering.end()
@@ -292,60 +276,6 @@ class SyncConnection:
                 self._beside.append(sent)
                 return message
         return None
-
-    async def _stay_alive(self) -> None:
-        """Give signs of life, and end the connection where the other side gives none.
-
-        It counts looks and no time, so that whoever was paused itself takes nobody for gone.
-        """
-        n_looks = n_silent = n_received = 0
-        while n_silent < SILENT_LOOKS:
-            await asyncio.sleep(LOOK_SECONDS)
-            n_looks += 1
-            if n_looks % ALIVE_LOOKS == 0 and not self._is_alive_waiting:
-                self._is_alive_waiting = True
-                self._queue_beside(self._sign_of_life())
-            n_silent = n_silent + 1 if self._is_reading and self._n_received == n_received else 0
-            n_received = self._n_received
-        raise Unavailable(f"it has given no sign of life for {SILENT_LOOKS * LOOK_SECONDS:g} s")
-
-    def _sign_of_life(self) -> Iterator[Message]:
-        self._is_alive_waiting = False
-        yield Alive()
-
-    async def _messages(self, incoming: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        self._is_reading = True
-        async for data in incoming:
-            self._is_reading = False
-            self._n_received += 1
-            yield data
-            self._is_reading = True
-
-    async def _report(self, reports: ProxyReports) -> None:
-        """Report the states of proxies; while a report waits to be sent, newer states join the next one."""
-        reports.start()
-        while True:
-            if not self._is_report_waiting and (report := reports.next(messages.STATES_MAX)) is not None:
-                self._is_report_waiting = True
-                self._queue_beside(self._reported(report))
-                if len(report.states) >= messages.STATES_MAX:
-                    await asyncio.sleep(REPORT_SECONDS / 4)
-                    continue
-            await asyncio.sleep(REPORT_SECONDS)
-
-    def _reported(self, report: ProxyReport) -> Iterator[Message]:
-        self._is_report_waiting = False
-        states = tuple(EncodedState(*each) for each in report.states)
-        yield ProxyStates(report.revision, states, tuple(report.removed))
-
-    async def _take_report(self, message: ProxyStates) -> None:
-        """Take note of states; whoever sends many has to wait."""
-        if self._duties.take_report is not None:
-            self._duties.take_report(ProxyReport(message.revision, message.states, message.removed))
-        now = asyncio.get_running_loop().time()
-        spent = (len(message.states) + len(message.removed)) / STATES_A_SECOND
-        self._states_until = max(self._states_until, now) + spent
-        await asyncio.sleep(max(0.0, self._states_until - now - 1.0))
 
     # Reading never waits for writing: two sides that both wait until they are read would wait for ever.
 
@@ -418,7 +348,7 @@ class SyncConnection:
     async def _receive(
         self, publisher: Publisher, subscriber: Subscriber, incoming: AsyncIterator[bytes]
     ) -> None:
-        async for data in _paced(self._messages(incoming)):
+        async for data in _paced(self._liveness.read(incoming)):
             self._last_message_at = self._clock()
             match message := messages.decoded(data):
                 case EntriesWanted():
@@ -437,7 +367,7 @@ class SyncConnection:
                 case ZoneQuestion() | QuestionWithdrawn():
                     self._asked(message)
                 case ProxyStates():
-                    await self._take_report(message)
+                    await self._report_reader.receive(message)
                 case SyncGreeting():
                     raise BrokenProtocol("a second greeting was sent")
                 case Alive() | UnknownMessage():  # the latter is of a later version, which can do without
