@@ -3,9 +3,12 @@
 import random
 
 import pytest
+from msgspec.structs import replace
 
+from koguma.store.contract import Put, Transaction
 from tests.api.test_history import put, user
-from tests.build import dataplane, timeout
+from tests.build import dataplane, mesh, timeout
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -121,6 +124,50 @@ def test_a_created_mesh_goes_with_what_it_has_got_since_only_where_told(history_
     assert back.status == 200, back.text
     assert plane("GET", f"/meshes/{mesh}").status == 200
     assert [each["name"] for each in contents(plane, mesh)] == ["a"]
+
+
+def test_a_mesh_that_was_applied_with_its_proxies_goes_with_them(history_plane):
+    plane, name = history_plane, "applied"
+    objects = [mesh(name), dataplane("web-1", mesh=name), timeout("a", name)]
+    applied = plane("POST", "/_apply", objects)
+    assert applied.status == 200, applied.text
+    done = undo(plane, applied.json["revision"], "discardLater=true")
+    assert done.status == 200, done.text
+    assert plane("GET", f"/meshes/{name}").status == 404
+    assert undo(plane, done.json["revision"]).status == 200
+    assert plane("GET", f"/meshes/{name}/dataplanes/web-1").status == 200
+
+
+def test_a_deleted_mesh_comes_back_as_it_was(history_plane):
+    """Also where a generated service went along, and without a default policy that was gone before."""
+    plane, name = history_plane, "comesback"
+    assert plane("POST", "/_apply", [mesh(name), dataplane("web-1", mesh=name)]).status == 200
+    until(lambda: plane("GET", f"/meshes/{name}/meshservices").json["items"])
+    assert plane("DELETE", f"/meshes/{name}/dataplanes/web-1").status == 200
+    assert plane("DELETE", f"/meshes/{name}/meshretries/mesh-retry-all-{name}").status == 200
+    before = contents(plane, name)
+    assert plane("DELETE", f"/meshes/{name}").status == 200
+    deleted = plane("GET", f"/meshes/{name}/_history").json["items"][0]["revision"]
+    done = undo(plane, deleted)
+    assert done.status == 200, done.text
+    assert contents(plane, name) == before
+    (warning,) = done.json["warnings"]
+    assert warning.startswith("not taken back: 1 object that went along")
+
+
+def test_statuses_that_were_written_along_are_in_nobodys_way(history_plane):
+    """As those of generated services, where a mesh switches mTLS on again."""
+    plane, name = history_plane, "along"
+    assert plane("POST", "/_apply", [mesh(name), dataplane("web-1", mesh=name)]).status == 200
+    until(lambda: plane("GET", f"/meshes/{name}/meshservices").json["items"])
+    state = plane.plane.store.state
+    changed = replace(state.named("Mesh", "", name), spec={"metrics": {}})
+    service = state.named("MeshService", name, "web")
+    puts = Put(changed, None), Put(replace(service, status={"tls": {"status": "NotReady"}}), None)
+    written = plane.run(plane.plane.store.write(Transaction(puts, "ed", "")))
+    done = undo(plane, written[0].revision)
+    assert done.status == 200, done.text
+    assert "metrics" not in plane("GET", f"/meshes/{name}").json
 
 
 def test_what_others_own_is_refused_with_the_reason(history_plane, own_mesh):

@@ -22,6 +22,7 @@ from koguma.application.undo import UndoPlan, UndoStep
 from koguma.application.visible_objects import VisibleObjects
 from koguma.application.write_access import WriteAccess
 from koguma.core.admission import Admitted, FieldValidation
+from koguma.identity.proxy_types import SIDECAR
 from koguma.model.errors import Forbidden, NotAllowed
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
@@ -142,12 +143,13 @@ class Undo:
             elif step.current is not None:
                 current = step.current
                 context.check(call.user, "delete", step.kind, current.mesh, current.core_name)
-                if current.mesh in deleted_meshes:
-                    continue  # it goes with its mesh
+                if current.mesh in deleted_meshes and step.kind.name != SIDECAR.kind:
+                    continue  # it goes with its mesh, which must have no Dataplanes
                 await objects.webhooks.delete(objects.admission_request(call, current, current, DELETE))
                 operations += transactions.delete(context, current, current.revision)
                 deleted.append(current)
-        operations += await transactions.mesh_side_effects(context, [each.resource for each in admitted])
+        restored = [each.resource for each in admitted]
+        operations += await transactions.mesh_side_effects(context, restored, are_restored=True)
         operations.append(quota.requirement(context))
         return admitted, operations, deleted
 

@@ -130,13 +130,17 @@ def _namespace_requirements(context: Context, resource: Resource) -> Iterator[Op
             yield RequireAbsent(other, AlreadyExists(f"{text}; choose another name or another namespace"))
 
 
-async def mesh_companions(context: Context, mesh: Resource) -> list[Put]:
-    """The objects that are created with a new mesh: its token signing key and the default policies."""
+async def mesh_companions(context: Context, mesh: Resource, *, is_restored: bool = False) -> list[Put]:
+    """The objects that are created with a new mesh: its token signing key and the default policies.
+
+    One that is restored has the policies that it had, and no others.
+    """
     if context.control_plane.federated:
         return []
     data = await asyncio.to_thread(context.signing_key)  # RSA takes tens of milliseconds
     secret = {"type": "Secret", "mesh": mesh.name, "name": DATAPLANE.key_name(1, mesh.name), "data": data}
-    documents = (secret, *defaults.mesh_policies(context.kinds, mesh.name, mesh.spec))
+    policies = () if is_restored else defaults.mesh_policies(context.kinds, mesh.name, mesh.spec)
+    documents = (secret, *policies)
     return [Put(control_plane_object(context, document), None) for document in documents]
 
 
@@ -244,7 +248,9 @@ def _missing_secrets(
                 yield Violation(f"{item('mtls.backends', index)}.conf.{part}", message, "reference")
 
 
-async def mesh_side_effects(context: Context, resources: Sequence[Resource]) -> list[Put]:
+async def mesh_side_effects(
+    context: Context, resources: Sequence[Resource], *, are_restored: bool = False
+) -> list[Put]:
     """What else must be written with the meshes among these resources, unless the request writes it itself.
 
     For a new mesh, its companions. For every mesh, the missing CAs of its builtin backends. Where a mesh
@@ -256,7 +262,7 @@ async def mesh_side_effects(context: Context, resources: Sequence[Resource]) -> 
         if resource.kind != "Mesh":
             continue
         if context.state.get(resource.key) is None:
-            companion_puts = await mesh_companions(context, resource)
+            companion_puts = await mesh_companions(context, resource, is_restored=are_restored)
             companions += [put for put in companion_puts if put.resource.key not in written]
         secrets = (other for other in resources if (other.kind, other.mesh) == ("Secret", resource.name))
         names_in_request = frozenset(other.core_name for other in secrets)

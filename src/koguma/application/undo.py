@@ -6,7 +6,7 @@ be lost: the undo is refused and names these writes, unless the user says that t
 its status alone counts as unchanged, since the control plane keeps that up to date by itself.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from koguma.access.user import SYSTEM
@@ -19,11 +19,12 @@ from koguma.model.forms import Draft, Form
 from koguma.model.kind import Kind
 from koguma.model.resource import Key, Resource
 from koguma.model.violation import Violation
-from koguma.store.contract import Change
+from koguma.store.contract import Change, Op
 from koguma.store.past_queries import ChangeFilter
 
 _LATER_MAX: Final = 20  # named in an error
 _MESH: Final = "Mesh"
+_ZONE: Final = "Zone"
 
 
 class UndoStep(NamedTuple):
@@ -62,12 +63,17 @@ async def planned(context: Context, undone: Sequence[Change]) -> UndoPlan:
     first, last = undone[0].revision, undone[-1].revision
     _refuse_own(undone)
     last_by_key = {change.resource.key: change for change in undone}
-    _refuse_foreign(context, undone)
     await context.store.check_kept(first - 1)
     before = await context.store.changed_between(first - 1, first - 1, last)
+    changed = {
+        key: change for key, change in last_by_key.items() if _has_changed_content(before.get(key), change)
+    }
+    went_along = _went_along(context, changed.values())
+    own = {key: change for key, change in changed.items() if key not in went_along}
+    _refuse_foreign(context, own.values())
     steps: list[UndoStep] = []
     later: list[Change] = []
-    for key, change in last_by_key.items():
+    for key, change in own.items():
         current, wanted = context.state.get(key), history.resource_of(before.get(key))
         _refuse_unreadable(before.get(key))
         if history.is_same_content(current, wanted):
@@ -79,7 +85,8 @@ async def planned(context: Context, undone: Sequence[Change]) -> UndoPlan:
         if step.kind.name == _MESH and step.wanted is None:
             later += await _written_in_mesh(context, step, frozenset(last_by_key), last)
     ordered = sorted(later, key=lambda change: change.revision, reverse=True)
-    return UndoPlan(undone, sorted(steps, key=_order), ordered, list(_warnings(undone)))
+    warnings = [*_warnings(undone), *_along_warnings(went_along)]
+    return UndoPlan(undone, sorted(steps, key=_order), ordered, warnings)
 
 
 def check_later(plan: UndoPlan) -> None:
@@ -135,25 +142,59 @@ def _refuse_own(undone: Sequence[Change]) -> None:
         raise Invalid([Violation("revision", text, "own")], "This revision cannot be undone")
 
 
-def _refuse_foreign(context: Context, undone: Sequence[Change]) -> None:
+def _has_changed_content(before: Change | None, change: Change) -> bool:
+    """Whether a transaction wrote more of an object than its status, or what is in it cannot be read."""
+    is_unreadable = change.error or (before is not None and before.error)
+    return bool(is_unreadable) or not history.is_same_content(
+        history.resource_of(before), history.resource_of(change)
+    )
+
+
+def _went_along(context: Context, undone: Iterable[Change]) -> frozenset[Key]:
+    """The objects that others own, and that went with their Mesh or Zone: their owners write them again."""
+    deleted = [change.resource for change in undone if change.op is Op.DELETE]
+    meshes = {resource.name for resource in deleted if resource.kind == _MESH}
+    zones = {resource.name for resource in deleted if resource.kind == _ZONE}
+    return frozenset(
+        resource.key
+        for resource in deleted
+        if (resource.mesh in meshes or resource.zone in zones) and _owner(context, resource)
+    )
+
+
+def _along_warnings(went_along: Collection[Key]) -> Iterator[str]:
+    count = len(went_along)
+    if count:
+        yield (
+            f"not taken back: {count} object{'s' if count > 1 else ''} that went along, generated or by"
+            " sync from another control plane; whoever wrote that writes it again"
+        )
+
+
+def _refuse_foreign(context: Context, undone: Iterable[Change]) -> None:
     violations = list(_foreign(context, undone))
     if violations:
         raise Invalid(violations, "This revision cannot be undone")
 
 
-def _foreign(context: Context, undone: Sequence[Change]) -> Iterator[Violation]:
+def _foreign(context: Context, undone: Iterable[Change]) -> Iterator[Violation]:
     for change in undone:
         resource = change.resource
-        kind = context.kinds.by_name.get(resource.kind)
-        if kind is None:
+        if context.kinds.by_name.get(resource.kind) is None:
             text = "it has no plain form, which is the one that is undone here; write it with kubectl"
-        elif resource.labels.get(labels.MANAGED_BY):
-            text = f"it is generated ({resource.labels[labels.MANAGED_BY]}); change what it is made from"
-        elif namespaced_names.is_foreign(resource, context.control_plane):
-            text = "it came by sync from another control plane; undo it there"
         else:
-            continue
-        yield Violation(str(resource.key), text, "foreign")
+            text = _owner(context, resource)
+        if text:
+            yield Violation(str(resource.key), text, "foreign")
+
+
+def _owner(context: Context, resource: Resource) -> str:
+    """Who else owns an object and where to undo what was done to it; empty for one of the users here."""
+    if resource.labels.get(labels.MANAGED_BY):
+        return f"it is generated ({resource.labels[labels.MANAGED_BY]}); change what it is made from"
+    if namespaced_names.is_foreign(resource, context.control_plane):
+        return "it came by sync from another control plane; undo it there"
+    return ""
 
 
 def _refuse_unreadable(change: Change | None) -> None:
