@@ -155,7 +155,7 @@ class Apply:
                 violations += _at(index, error)
                 continue
             except (WebhookDenied, WebhookFailed) as error:
-                raise _named(index, error) from None
+                raise named_at(f"objects[{index}]", error) from None
             first = index_by_key.setdefault(admitted.resource.key, index)
             if first != index:
                 violations.append(
@@ -180,11 +180,15 @@ class Apply:
         )
         pruned = self._pruned(access, request, index_by_key) if request.prune else []
         for resource in pruned:
-            deletion = self._objects.admission_request(call, resource, resource, DELETE)
-            await self._objects.webhooks.delete(deletion)
+            await self.ask_about_deletion(call, resource)
             written += transactions.delete(self._context, resource, resource.revision)
         written.append(quota.requirement(self._context))
         return admitted_objects, written, pruned
+
+    async def ask_about_deletion(self, call: Call, resource: Resource) -> tuple[str, ...]:
+        """What webhooks say to a deletion, as warnings; raises where one of them refuses it."""
+        deletion = self._objects.admission_request(call, resource, resource, DELETE)
+        return await self._objects.webhooks.delete(deletion)
 
     async def _mutated(self, call: Call, draft: Draft, access: WriteAccess) -> tuple[Draft, tuple[str, ...]]:
         if draft.kind.read_only_at(self._context.control_plane):
@@ -199,7 +203,7 @@ class Apply:
         try:
             texts = await self._objects.validate(call, resource, before)
         except (WebhookDenied, WebhookFailed) as error:
-            raise _named(index, error) from None
+            raise named_at(f"objects[{index}]", error) from None
         return msgspec.structs.replace(admitted, warnings=(*admitted.warnings, *texts))
 
     def _put(
@@ -271,9 +275,9 @@ def _at(index: int, error: KogumaError) -> Iterator[Violation]:
     return under(f"objects[{index}]", violations)
 
 
-def _named(index: int, error: WebhookDenied | WebhookFailed) -> KogumaError:
-    """The refusal of a webhook, with the object that it refuses."""
-    error.violations = (Violation(f"objects[{index}]", error.detail, "webhook"),)
+def named_at(field: str, error: WebhookDenied | WebhookFailed) -> KogumaError:
+    """The refusal of a webhook, with the field of the request whose object it refuses."""
+    error.violations = (Violation(field, error.detail, "webhook"),)
     return error
 
 

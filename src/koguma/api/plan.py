@@ -7,18 +7,20 @@ number or sentence depends on others; `isPartial` says by his rights alone that 
 On Global the zones are asked (`proxy_plans`); those that did not answer are in `unknownZones`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from aiohttp import web
 
 from koguma.api import plain
-from koguma.api.apply import Apply, ApplyRequest
+from koguma.api.apply import Apply, ApplyRequest, named_at
 from koguma.api.call import Call, answer_json
 from koguma.api.proxy_plans import ProxyPlans
 from koguma.application import advice, transactions
 from koguma.application.context import Context
 from koguma.application.visible_objects import VisibleObjects
+from koguma.application.webhooks import WebhookDenied, WebhookFailed
 from koguma.application.write_access import WriteAccess
 from koguma.core.admission import Admitted
 from koguma.core.plan.model import ObjectChange, Plan
@@ -28,6 +30,13 @@ from koguma.model.violation import Violation
 from koguma.store.contract import Change, Operation, Transaction
 
 _READ = ("get",)
+
+
+class _PlannedDeletion(NamedTuple):
+    """An object that is to be deleted, and the field of the request that names it."""
+
+    field: str
+    resource: Resource
 
 
 class _Prepared(msgspec.Struct, frozen=True):
@@ -63,18 +72,29 @@ class Plans:
         request = self.apply.request(await call.documents(), may_delete=True)
         access = WriteAccess(call.user, verb="get")
         admitted, operations, pruned = await self.apply.prepared(call, request, unknown_fields, access)
-        deleted = [*pruned, *self._deleted(call, request, admitted)]
+        named = self._deleted(call, request, admitted)
+        texts = {each.resource.key: await self._asked(call, each) for each in named}
+        deleted = [*pruned, *(each.resource for each in named)]
         prepared = self._previewed(call, admitted, operations, deleted, len(pruned))
         visible = VisibleObjects(context, call.user, prepared.keys)
         plan = await self._plans.of(prepared.changes, visible, prepared.keys, envoy_fields=envoy_fields)
-        plan = await self._with_warnings(plan, prepared, visible)
+        plan = await self._with_warnings(plan, prepared, visible, texts)
         call.is_compressible = True
         return answer_json(plan)
 
-    def _deleted(self, call: Call, request: ApplyRequest, admitted: Sequence[Admitted]) -> list[Resource]:
+    async def _asked(self, call: Call, deletion: _PlannedDeletion) -> tuple[str, ...]:
+        """What webhooks say to a deletion."""
+        try:
+            return await self.apply.ask_about_deletion(call, deletion.resource)
+        except (WebhookDenied, WebhookFailed) as error:
+            raise named_at(deletion.field, error) from None
+
+    def _deleted(
+        self, call: Call, request: ApplyRequest, admitted: Sequence[Admitted]
+    ) -> list[_PlannedDeletion]:
         """The objects that a request wants to delete by name, each once."""
         written = {each.resource.key for each in admitted}
-        found: dict[Key, Resource] = {}
+        found: dict[Key, _PlannedDeletion] = {}
         violations: list[Violation] = []
         for index, name in enumerate(request.delete):
             try:
@@ -89,10 +109,10 @@ class Plans:
             if resource.key in written:
                 text = f"{resource.key} is among the objects to be written, too"
                 violations.append(Violation(f"delete[{index}]", text, "duplicate"))
-            found[resource.key] = resource
+            found.setdefault(resource.key, _PlannedDeletion(f"delete[{index}]", resource))
         if violations:
             raise Invalid(violations)
-        return sorted(found.values(), key=lambda resource: (resource.kind == "Mesh", resource.key))
+        return [found[key] for key in sorted(found, key=lambda key: (key.kind == "Mesh", key))]
 
     def _previewed(
         self,
@@ -108,7 +128,13 @@ class Plans:
         changes = self._context.store.preview(Transaction(tuple(written), call.user.name, ""))
         return _Prepared(admitted, deleted, changes)
 
-    async def _with_warnings(self, plan: Plan, prepared: _Prepared, visible: VisibleObjects) -> Plan:
+    async def _with_warnings(
+        self,
+        plan: Plan,
+        prepared: _Prepared,
+        visible: VisibleObjects,
+        of_webhooks: Mapping[Key, tuple[str, ...]],
+    ) -> Plan:
         """The plan with the warnings that a write would be answered with."""
         context = self._context
         before = await advice.before_deletion(context, prepared.deleted)
@@ -116,7 +142,10 @@ class Plans:
         texts += await advice.deletion_warnings(context, before, prepared.changes, visible)
         resources = (*(each.resource for each in prepared.admitted), *prepared.deleted)
         by_name = {
-            (resource.kind, resource.mesh, resource.core_name): tuple(warnings)
+            (resource.kind, resource.mesh, resource.core_name): (
+                *of_webhooks.get(resource.key, ()),
+                *warnings,
+            )
             for resource, warnings in zip(resources, texts, strict=True)
         }
 

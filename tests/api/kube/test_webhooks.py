@@ -437,6 +437,20 @@ def test_what_an_apply_prunes_is_asked_about(plane, server, namespace):
     assert not timeouts(plane, namespace).exists("b")
 
 
+def test_what_a_plan_deletes_is_asked_about(plane, server, namespace):
+    assert plane("POST", "/_apply", [plain_document("a", namespace)]).status == 200
+    configure(plane, server.webhook("keep", rule(KUMA, "meshtimeouts", operations=("DELETE",))))
+    planned = {"delete": [{"type": "MeshTimeout", "name": f"a.{namespace}", "mesh": "default"}]}
+    server.answers["keep"] = lambda _request: {"warnings": ["who needs it?"]}
+    (deleted,) = plane("POST", "/_plan", planned).json["objects"]
+    assert deleted["warnings"] == ["who needs it?"]
+    (review,) = server.reviews()
+    assert (review["operation"], review["dryRun"]) == ("DELETE", True)
+    server.answers["keep"] = lambda _request: denied("keep it")
+    refused = plane("POST", "/_plan", planned)
+    assert (refused.status, refused.json["causes"][0]["field"]) == (403, "delete[0]")
+
+
 def test_a_bad_patch_is_named_and_stores_nothing(plane, server, namespace):
     configure(plane, server.webhook("bad", MAPS, failurePolicy="Ignore"), kind="Mutating")
     maps = config_maps_in(plane, namespace)
