@@ -139,6 +139,15 @@ def test_a_proxy_that_goes_and_its_endpoints(plane):
     assert [risk["rule"] for risk in plan["risks"]] == ["no-endpoints"]
 
 
+def test_a_port_that_goes_has_no_endpoints_to_lose(plane):
+    path = f"/meshes/{MESH}/meshservices/unserved"
+    assert plane("PUT", path, build.mesh_service("unserved", mesh=MESH)).status == 201
+    until(lambda: has_address(plane("GET", path).json))
+    plan = planned(plane, delete=[deleted("MeshService", "unserved")])
+    assert {risk["rule"] for risk in plan["risks"]} == {"not-callable"}
+    assert plane("DELETE", path).status == 200
+
+
 def test_a_new_service_with_what_the_control_plane_makes_of_it(plane):
     plan = planned(plane, dataplane("cache", 3))
     generated = [each for each in plan["objects"] if each.get("isGenerated")]

@@ -49,8 +49,9 @@ def _of_group(group: ProxyGroup, *, is_partial: bool) -> Iterator[Risk]:
     for callers in group.callers:
         if callers.n_before and not callers.n_after:
             yield Risk("no-callers", f"no {service} may call inbound {callers.at} of {who} any more")
+    no_longer_called = {port.port for port in group.ports if not port.is_added}
     for endpoints in group.endpoints:
-        if endpoints.n_after:
+        if endpoints.n_after or endpoints.cluster in no_longer_called:
             continue
         if endpoints.n_before:
             message = f"calls of {who} to {endpoints.cluster} have no endpoint any more"
