@@ -113,6 +113,18 @@ def test_undo_shows_what_it_does_and_asks(cli, mesh, changed):
     assert cli("undo", "99999999", "-y").code == 1
 
 
+def test_what_somebody_else_has_undone_in_the_meantime_is_said(koguma, fake):
+    item = {"revision": 7, "time": "t", "author": "ed", "action": "created", "reason": ""}
+    mesh = {"type": "Mesh", "name": "a"}
+    gone = {**mesh, "action": "deleted", "before": mesh, "after": None}
+    answer = {"undone": [{**item, **mesh}], "discarded": [], "asOf": 8, "warnings": []}
+    fake.answer(200, {**answer, "changes": [gone]})
+    fake.answer(200, {**answer, "changes": []})
+    ended = koguma("undo", "7", "--yes", "--address", fake.address)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.endswith("nothing was changed: nothing of revision 7 is left to take back\n")
+
+
 @pytest.mark.parametrize("reason", ["two\nlines", "x" * 1001])
 def test_a_reason_that_no_header_can_carry_is_a_usage_error(cli, reason):
     assert cli("undo", "1", "--dry-run", "--reason", reason).code == 2

@@ -54,8 +54,14 @@ def command(
     done = _sent(client, [*query, ("asOf", str(planned["asOf"]))])
     _print_json(done, output)
     if output != "json":
-        print(f"revision {revision} is undone by revision {done['revision']}")
+        print(_result(revision, done))
     return None
+
+
+def _result(revision: int, done: Json) -> str:
+    if "revision" not in done:  # somebody has taken it back in the meantime
+        return f"nothing was changed: nothing of revision {revision} is left to take back"
+    return f"revision {revision} is undone by revision {done['revision']}"
 
 
 def _sent(client: ApiClient, query: Sequence[tuple[str, str]]) -> dict[str, Json]:
