@@ -80,6 +80,19 @@ def test_a_wrong_question_gets_a_clear_error(history_plane, query):
     assert query.partition("=")[0] in answer.text
 
 
+@pytest.mark.parametrize("query", ["by=%00", "mesh=a%00", "name=%00x&kind=Mesh"])
+def test_what_no_name_can_have_finds_nothing(history_plane, query):
+    answer = history_plane("GET", f"/_history?{query}")
+    assert (answer.status, answer.json["items"]) == (200, [])
+    answer = history_plane("GET", "/meshes/red%00/meshtimeouts/a%00/_history")
+    assert (answer.status, answer.json["items"]) == (200, [])
+
+
+def test_a_page_before_what_is_to_come_is_the_newest(history_plane):
+    newest = history_plane("GET", "/_history?size=1").json["items"]
+    assert history_plane("GET", "/_history?size=1&before=999999999999").json["items"] == newest
+
+
 @pytest.mark.parametrize("reason", ["x" * 1001, "a\x07b", "\xff"])
 def test_a_reason_that_is_too_long_or_no_text_is_refused(history_plane, own_mesh, reason):
     mesh = own_mesh

@@ -5,7 +5,7 @@ and as it is now where it is still there. Kubernetes' own objects and custom one
 endpoint; what control planes keep for each other nobody sees.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -21,6 +21,7 @@ from koguma.model.resource import Key, Resource
 from koguma.store.contract import Change, Op
 from koguma.store.past_queries import ChangeFilter
 
+_NUL: Final = "\0"
 SCANNED_AT_ONCE: Final = 2_000  # revisions
 SCANNED_MAX: Final = 40_000  # for one answer; the next one goes on there
 COMPARED_MAX: Final = 2_000  # objects
@@ -86,9 +87,12 @@ async def page(
 
     A part of the log is read at a time, so that a search for what is rare keeps nobody else waiting.
     """
+    if _NUL in "".join(_words(chosen)):
+        return HistoryPage((), 0)  # nothing has such a name, and PostgreSQL takes no such text
     after = 0
     if since is not None:
         after = await context.store.revision_at(since)
+    before = min(before, context.store.state.revision + 1)
     is_of_one = bool(chosen.core_name)
     seen: list[Change] = []
     scanned = 0
@@ -105,6 +109,11 @@ async def page(
         before = low + 1 if is_complete else changes[-1].revision
         scanned += SCANNED_AT_ONCE
     return HistoryPage(seen, before if before > after + 1 else 0)
+
+
+def _words(chosen: ChangeFilter) -> Iterator[str]:
+    """The texts of a filter."""
+    yield from (word for word in msgspec.structs.astuple(chosen) if isinstance(word, str))
 
 
 async def transaction_of(context: Context, change: Change) -> list[Change]:
