@@ -159,6 +159,22 @@ def test_a_new_service_with_what_the_control_plane_makes_of_it(plane):
     assert [each["added"] for each in changed["endpoints"]] == [["10.1.0.3:8080"]]
 
 
+def test_a_generated_service_that_is_deleted_comes_again(plane):
+    """So its callers lose nothing but its address, whether it was generated before or made by hand."""
+    path = f"/meshes/{MESH}/meshservices/backend"
+    plan = planned(plane, delete=[deleted("MeshService", "backend")])
+    (service,) = plan["objects"]
+    assert (service["name"], service["action"]) == ("backend", "unchanged")
+    assert "writes it again" in service["why"]
+    assert plan["risks"] == []
+    assert [port for group in plan["groups"] for port in group["ports"]] == []
+    plan = planned(plane, {**plane("GET", path).json, "spec": {"ports": [build.port(9999)]}})
+    assert [(each["action"], "writes it again" in each["why"]) for each in plan["objects"]] == [
+        ("unchanged", True)
+    ]
+    assert plan["changed"] == 0
+
+
 def test_a_set_that_is_pruned(plane):
     mine = timeout("mine", 4, targetRef={"kind": "Dataplane", "labels": {"app": "web"}})
     assert plane("POST", "/_apply", {"objects": [mine], "set": "mine"}).status == 200

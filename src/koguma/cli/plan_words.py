@@ -232,9 +232,9 @@ def object_title(change: ObjectChange) -> str:
 def effect(change: ObjectChange, *, is_partial: bool) -> str:
     """How many proxies get a value of an object, or lose one; empty where that cannot be told."""
     if change.action == "unchanged":
-        return "as it is stored already"
+        return terminal.printable(change.why) or "as it is stored already"
     if change.proxies is None:
-        return ""
+        return terminal.printable(change.why)
     scope = " that you may read" if is_partial else ""
     if change.proxies == 0:
         # A warning that says why is shown with the others.

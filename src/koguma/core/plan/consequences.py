@@ -1,7 +1,8 @@
 """Consequences: the objects that a control plane writes by itself once a change is stored.
 
-MeshServices follow from Dataplanes (`services`), and services get virtual addresses (`vips`), without which
-nobody can call them. Both are part of a plan: whoever adds a service wants to see who can call it.
+MeshServices follow from Dataplanes (`services`), also where somebody deletes or changes a generated one, and
+services get virtual addresses (`vips`), without which nobody can call them. Both are part of a plan: whoever
+adds a service wants to see who can call it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +18,7 @@ from koguma.model import forms, labels
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
-_MOVES_SERVICES = frozenset({"Dataplane", "Mesh"})
+_MOVES_SERVICES = frozenset({"Dataplane", "Mesh", "MeshService"})
 
 
 Written = tuple[tuple[Resource, ...], tuple[Key, ...]]  # objects that are written, and keys of those gone

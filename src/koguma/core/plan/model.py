@@ -101,7 +101,10 @@ class ProxyGroup(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ObjectChange(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An object of the change, and how many proxies get another value from it; `why` where none does."""
+    """An object of the change, and how many proxies get another value from it.
+
+    `why` says why none does, or why the object is other than the change wants it.
+    """
 
     type: str
     name: str

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,7 @@ from koguma.model.redacted import SHOWN
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
+_CORRECTED: Final = "it is generated: the control plane writes it again as it must be"
 _CREATED, _CONFIGURED, _DELETED, _UNCHANGED = "created", "configured", "deleted", "unchanged"
 
 
@@ -26,6 +27,7 @@ class ObjectSides(NamedTuple):
     key: Key
     before: Resource | None
     after: Resource | None
+    is_corrected: bool = False  # by the control plane, which does not leave it as the change wants it
 
 
 def described(
@@ -86,6 +88,7 @@ def _described(
         is_generated=key not in requested,
         fields=fields,
         proxies=None if is_untold and not count else count,
+        why=_CORRECTED if sides.is_corrected else "",
     )
 
 

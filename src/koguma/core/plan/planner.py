@@ -48,6 +48,17 @@ class PlannedChange(NamedTuple):
         gone = (key for key in self.gone if key not in keys)
         return PlannedChange((*kept, *later.written), (*gone, *later.gone))
 
+    def corrected_by(self, whole: "PlannedChange") -> frozenset[Key]:
+        """The objects that are other than this change wants them, once the whole has happened."""
+        specs = {each.key: each.spec for each in whole.written}
+        wanted = ((each.key, each.spec) for each in self.written)
+        return frozenset(
+            (
+                *(key for key in self.gone if key in specs),
+                *(key for key, spec in wanted if specs.get(key) != spec),
+            )
+        )
+
 
 class _Stored:
     """Objects as they were when they were first kept; those that could not be read have a reason."""
@@ -145,7 +156,7 @@ class Planner:
         groups.resolve_after(self._db)
         grouped = groups.grouped(envoy_fields=reader.envoy_fields)
         named = frozenset(change.keys if requested is None else requested)
-        objects = self._described(whole, stored, grouped, named, reader)
+        objects = self._described(whole, stored, grouped, named, change.corrected_by(whole), reader)
         self._take_back(stored)
         return Plan(
             total=total,
@@ -192,10 +203,16 @@ class Planner:
         stored: "_Stored",
         groups: tuple[ProxyGroup, ...],
         requested: frozenset[Key],
+        corrected: frozenset[Key],
         reader: PlanReader,
     ) -> tuple[ObjectChange, ...]:
         sides = (
-            ObjectSides(key, stored.objects.get(key), world.RESOURCES.get(self._db, key))
+            ObjectSides(
+                key,
+                stored.objects.get(key),
+                world.RESOURCES.get(self._db, key),
+                is_corrected=key in corrected,
+            )
             for key in change.keys
             if reader.visible.may_see(key)
         )
