@@ -159,6 +159,13 @@ def test_a_new_service_with_what_the_control_plane_makes_of_it(plane):
     assert [each["added"] for each in changed["endpoints"]] == [["10.1.0.3:8080"]]
 
 
+def test_what_nobody_may_delete_is_refused_with_the_reason(plane):
+    answer = ask(plane, delete=[deleted("DataplaneInsight", "web-1")])
+    ((field, reason),) = answer.fields
+    assert (answer.status, field) == (400, "delete[0]")
+    assert reason == "DataplaneInsight is written by the control plane alone"
+
+
 def test_a_generated_service_that_is_deleted_comes_again(plane):
     """So its callers lose nothing but its address, whether it was generated before or made by hand."""
     path = f"/meshes/{MESH}/meshservices/backend"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 from aiohttp import web
 
-from koguma.api import plain
+from koguma.api import plain, reasons
 from koguma.api.apply import Apply, ApplyRequest, named_at
 from koguma.api.call import Call, answer_json
 from koguma.api.proxy_plans import ProxyPlans
@@ -24,7 +24,7 @@ from koguma.application.webhooks import WebhookDenied, WebhookFailed
 from koguma.application.write_access import WriteAccess
 from koguma.core.admission import Admitted
 from koguma.core.plan.model import ObjectChange, Plan
-from koguma.model.errors import Invalid, KogumaError
+from koguma.model.errors import Invalid, KogumaError, NotAllowed
 from koguma.model.resource import Key, Resource
 from koguma.model.violation import Violation
 from koguma.store.contract import Change, Operation, Transaction
@@ -101,10 +101,12 @@ class Plans:
                 kind = self._context.kinds.word(name.type)
                 mesh = name.mesh if kind.is_mesh_scoped else ""
                 self._context.check(call.user, "get", kind, mesh, name.name)
+                if kind.read_only_at(self._context.control_plane):
+                    raise NotAllowed(reasons.read_only(kind, self._context))
                 resource = self._context.find(call.user, kind, mesh, name.name)
             except KogumaError as error:
-                reasons = error.violations or (Violation("", error.detail),)
-                violations += (Violation(f"delete[{index}]", each.message, each.rule) for each in reasons)
+                found_wrong = error.violations or (Violation("", error.detail),)
+                violations += (Violation(f"delete[{index}]", each.message, each.rule) for each in found_wrong)
                 continue
             if resource.key in written:
                 text = f"{resource.key} is among the objects to be written, too"
