@@ -87,6 +87,37 @@ def test_a_deletion_its_risk_and_markdown(koguma, files):
     assert "extension _kuma_permission_main changed" in ended.out
 
 
+def test_what_is_in_a_mesh_goes_with_it(koguma, files):
+    deleted = ("mesh/default", "dataplane/web-1", "dataplane/backend-1")
+    words = [word for name in deleted for word in ("--delete", name)]
+    ended = koguma("plan", "--base", str(files / "both"), *words, "--json")
+    plan = json.loads(ended.out)
+    actions = {(each["type"], each["name"]): each["action"] for each in plan["objects"]}
+    assert set(actions.values()) == {"deleted"}
+    assert {("MeshTimeout", "quick"), ("MeshService", "web"), ("MeshRetry", "mesh-retry-all-default")} <= {
+        *actions
+    }
+    assert plan["newProblems"] == []
+
+
+def test_of_several_objects_one_is_named(koguma, files):
+    namespaced = """
+apiVersion: kuma.io/v1alpha1
+kind: MeshTimeout
+metadata: {name: NAME, namespace: NAMESPACE, labels: {kuma.io/mesh: default}}
+spec: {to: [{targetRef: {kind: Mesh}, default: {idleTimeout: 9s}}]}
+---
+"""
+    places = (("slow", "red"), ("slow", "blue"), ("alone", "red"))
+    texts = [namespaced.replace("NAMESPACE", space).replace("NAME", name) for name, space in places]
+    (files / "base" / "more.yaml").write_text("".join(texts))
+    base = ("plan", "--base", str(files / "base"), "--delete")
+    ended = koguma(*base, "meshtimeout/slow")
+    assert (ended.code, "name slow.blue or slow.red" in ended.err) == (1, True)
+    for name, shown in (("slow.red", "slow.red"), ("alone", "alone.red")):
+        assert f"meshtimeout/{shown} deleted" in koguma(*base, f"meshtimeout/{name}").out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -95,13 +126,16 @@ def test_a_deletion_its_risk_and_markdown(koguma, files):
         (("--delete", "quick"), "must be KIND/NAME"),
         (("--delete", "meshtimeout/quikc"), 'did you mean "quick"?'),
         (("--delete", "meshtimout/quick"), 'did you mean "MeshTimeout"?'),
+        (("--delete", "mesh/default"), "there are still some dataplanes attached"),
+        (("-f", "-", "--delete", "meshtimeout/quick"), "among the objects to be written"),
         (("-f", "nowhere.yaml"), "nowhere.yaml"),
         (("-f", "-", "--set", "a"), "--set is for a server's objects"),
         (("-f", "-"), "<stdin>:1:"),
     ],
 )
 def test_errors_are_neither_0_nor_2(koguma, files, words, message):
-    ended = koguma("plan", "--base", str(files / "both"), *words, given='{"type": "MeshTimeout", "spec": 1}')
+    given = '{"type": "MeshTimeout", "spec": 1}' if "--delete" not in words else QUICK
+    ended = koguma("plan", "--base", str(files / "both"), *words, given=given)
     assert (ended.code, ended.out) == (1, "")
     assert message in ended.err
 

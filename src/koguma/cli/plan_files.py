@@ -3,7 +3,7 @@
 Both sides are loaded as a control plane would load them, and the objects that it generates are part of both.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -77,19 +77,39 @@ def _is_same(before: Resource | None, after: Resource) -> bool:
 def _gone(before: LoadedFiles, stored: Mapping[Key, Resource], change: FileChange) -> frozenset[Key]:
     """The objects that a change deletes: by name, and with `prune` those that the new files do not have."""
     gone = {_named(stored.values(), name) for name in change.deleted}
-    if change.prune:
-        control_plane = world.control_plane(before.db)
-        kept = offline.load(change.documents, control_plane, stored.values()).documents
-        gone |= {key for key in before.documents if key not in kept}
-    return frozenset(gone)
+    if change.deleted or change.prune:
+        written = offline.load(change.documents, world.control_plane(before.db), stored.values()).documents
+        for key in sorted(gone & written.keys()):
+            raise CommandFailure(f"{key} is to be deleted, and is among the objects to be written, too")
+        if change.prune:
+            gone |= {key for key in before.documents if key not in written}
+    return frozenset((*gone, *_inside(stored, gone)))
+
+
+def _inside(stored: Iterable[Key], gone: Collection[Key]) -> Iterator[Key]:
+    """The objects that go with their meshes, which must have no Dataplanes then."""
+    meshes = {key.name for key in gone if key.kind == "Mesh"}
+    for key in stored:
+        if key.mesh in meshes and key not in gone:
+            if key.kind == "Dataplane":
+                raise CommandFailure(
+                    f'unable to delete mesh "{key.mesh}", there are still some dataplanes attached: {key}'
+                )
+            yield key
 
 
 def _named(stored: Iterable[Resource], name: Mapping[str, str]) -> Key:
     kind = offline.known_kinds().word(name["type"]).name
     of_kind = [each for each in stored if each.kind == kind and each.mesh in ("", name["mesh"])]
     for resource in of_kind:
-        if name["name"] in (resource.core_name, resource.name):
+        if name["name"] == resource.core_name:
             return resource.key
+    of_name = [resource for resource in of_kind if name["name"] == resource.name]
+    if len(of_name) == 1:
+        return of_name[0].key
+    if of_name:
+        choice = " or ".join(sorted(resource.core_name for resource in of_name))
+        raise CommandFailure(f'there are {len(of_name)} {kind}s "{name["name"]}"; name {choice}')
     near = nearest(name["name"], [resource.core_name for resource in of_kind])
     hint = f'; did you mean "{near}"?' if near else ""
     raise CommandFailure(f'there is no {kind} "{name["name"]}" in what the change is planned for{hint}')
