@@ -114,6 +114,19 @@ def test_why_an_object_changes_nothing(plane):
     assert any("selects no proxy" in text for each in plan["objects"] for text in each.get("warnings", ()))
 
 
+def test_a_rule_that_only_matches_is_a_change_of_its_own(plane):
+    rule = {"matches": [{"path": {"type": "Exact", "value": "/a"}}], "default": {}}
+    to = [{"targetRef": {"kind": "MeshService", "name": "backend"}, "rules": [rule]}]
+    plan = planned(plane, build.document("MeshHTTPRoute", "matches", MESH, spec={"to": to}))
+    assert [each["proxies"] for each in plan["objects"]] == [plan["changed"]] == [2]
+    (value,) = plan["groups"][0]["values"]
+    assert (value["field"], value["after"], value["requests"]) == ("matches", rule["matches"], "Exact /a")
+    assert value["setBy"]["path"] == "spec.to[0].rules[0].matches"
+    rule["default"] = {"filters": [build.response_header("x", "y")]}
+    plan = planned(plane, build.document("MeshHTTPRoute", "matches", MESH, spec={"to": to}))
+    assert {each["field"] for each in plan["groups"][0]["values"]} == {"filters"}
+
+
 def test_nobody_may_call_any_more(plane):
     plan = planned(plane, delete=[deleted("MeshTrafficPermission", "everybody")])
     (group,) = plan["groups"]

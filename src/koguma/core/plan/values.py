@@ -16,6 +16,7 @@ from koguma.model.resource import Key
 from koguma.model.schema import Json
 
 SettersPair = tuple[Setters | None, Setters | None]  # before and after
+_MATCHES: Final = "matches"  # of a rule of a route
 _Leaf = tuple[str, str]  # requests, and the path of the field
 
 
@@ -140,6 +141,7 @@ class TracedValues:
             return
         for rule in self._viewer.route_rules(setters.entries):
             requests = request_words.of_matches(rule.matches) or "all requests"
+            yield (requests, _MATCHES), _set_value(rule.matches_origin)
             for path, origin in (rule.shown.origins or {}).items():
                 yield (requests, path), _set_value(origin)
 
@@ -151,13 +153,17 @@ def _set_value(origin: Mapping[str, Json]) -> SetValue:
 def changed_leaves(
     kind: str, before: Mapping[_Leaf, SetValue], after: Mapping[_Leaf, SetValue]
 ) -> tuple[ChangedLeaf, ...]:
-    """The leaves whose values differ; who set an equal value makes no difference."""
+    """The leaves whose values differ; who set an equal value makes no difference.
+
+    That a rule of a route comes or goes is said where it sets nothing else.
+    """
     found = []
     for leaf in dict.fromkeys((*before, *after)):
         old, new = before.get(leaf), after.get(leaf)
         if (old.value if old else None) != (new.value if new else None):
             found.append(ChangedLeaf(kind, *leaf, old, new))
-    return tuple(found)
+    told = {leaf.requests for leaf in found if leaf.field != _MATCHES}
+    return tuple(leaf for leaf in found if leaf.field != _MATCHES or leaf.requests not in told)
 
 
 def in_scope(scope: ValueScope, leaves: Iterable[ChangedLeaf]) -> Iterator[ValueChange]:
