@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from koguma.envoy.snapshot import LISTENER
+from koguma.envoy.snapshot import CLUSTER, LISTENER
 from koguma.fleet import arrival
 from koguma.fleet.proxy_progress import ChangeSpan, ProxyProgress, RefusedSpan, change_at
 from koguma.model.resource import Key
@@ -54,8 +54,8 @@ def headers_timeout(seconds, policy="t", /, **target):
     }
 
 
-def written(plane, policy):
-    answer = plane("PUT", f"/meshes/default/meshtimeouts/{policy['name']}", policy)
+def written(plane, policy, plural="meshtimeouts"):
+    answer = plane("PUT", f"/meshes/default/{plural}/{policy['name']}", policy)
     assert answer.status in (200, 201), answer.text
     return int(answer.headers["Koguma-Revision"])
 
@@ -210,6 +210,39 @@ def test_a_refusal_is_named_with_the_object_and_envoys_words_and_later_changes_a
     assert not is_there(plane, mended)
     take(plane, web)
     assert is_there(plane, mended)
+
+
+def added_cluster(name):
+    """A MeshProxyPatch that touches all proxies, and of each another part than a MeshTimeout does."""
+    cluster = {"operation": "Add", "value": f"name: {name}\nconnectTimeout: 5s\ntype: STATIC\n"}
+    return {
+        "type": "MeshProxyPatch",
+        "mesh": "default",
+        "name": "adds",
+        "spec": {"targetRef": {"kind": "Mesh"}, "default": {"appendModifications": [{"cluster": cluster}]}},
+    }
+
+
+def test_what_is_offered_again_while_a_later_change_waits_is_not_that_change(plane, monkeypatch):
+    web = joined(plane, "web-1")
+    settled(plane, web)
+    monkeypatch.setattr("koguma.fleet.announcements.PAUSE_SECONDS_PER_PROXY", 3.0)
+    first = written(plane, headers_timeout(3, "bad"))
+    until(lambda: web.offered_revision >= first)
+    second = written(plane, added_cluster("later"), "meshproxypatches")
+    refused = web._offer
+    refuse(plane, web)
+    until(lambda: web._offer is not refused)
+    again = web._offer
+    assert again.snapshot.get((CLUSTER, "later")) is None, "the round after the pause has not begun"
+    take(plane, web)
+    assert not is_there(plane, second)
+    until(lambda: web._offer is not again)
+    until(lambda: asked(plane, second)["controlPlanes"] == [])
+    assert web._offer.snapshot.get((CLUSTER, "later"))
+    assert not is_there(plane, second), "it is offered, and not acknowledged"
+    take(plane, web)
+    assert is_there(plane, second)
 
 
 def refuses_and_goes_on(plane, web, revision):

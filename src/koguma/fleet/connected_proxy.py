@@ -88,6 +88,7 @@ class ConnectedProxy:
         "run",
         "secrets_acked",
         "snapshot",
+        "snapshot_revision",
         "spiffe_ids",
         "status",
         "subscription",
@@ -116,6 +117,7 @@ class ConnectedProxy:
         self.subscription = new_uid()
         self.connected_at = events.clock()
         self.snapshot: Snapshot | None = None  # as compiled, without secrets
+        self.snapshot_revision = 0  # up to which that is what it is to have
         self.spiffe_ids: tuple[str, ...] = ()
         self.identities: tuple[tuple[str, tuple[str, ...]], ...] = ()  # of a zone proxy, by mesh
         self._build_failure: Failure | None = None

@@ -47,7 +47,10 @@ class Offers:
         self._logged: set[Failure] = set()
 
     async def push(self, revision: int, keys: Collection[Key]) -> None:
-        """Offer these proxies what they are to have now; one that has that offer already gets none."""
+        """Offer these proxies what they are to have now; one that has that offer already gets none.
+
+        What was compiled for them and could be built is what they are to have up to this revision, at least.
+        """
         for number, key in enumerate(self._in_order(keys)):
             if number % BATCH == 0:  # the first ones are sent while the others still wait for their offer
                 await asyncio.sleep(0)
@@ -76,7 +79,9 @@ class Offers:
         had = self.quarantine.release_changed(proxy.key, whole)
         if had is not None:
             proxy.lacks_after(had)
-        proxy.offer(revision, self.quarantine.without_rejected(proxy.key, whole))
+        if proxy.build_failure is None:
+            proxy.snapshot_revision = max(proxy.snapshot_revision, revision)
+        proxy.offer(proxy.snapshot_revision, self.quarantine.without_rejected(proxy.key, whole))
         if self.quarantine.has_passing(proxy.key):
             self._retries.schedule(proxy.key)
         self._log_failures(compiled)

@@ -188,8 +188,10 @@ class PushRounds:
         if with_changes:
             now = asyncio.get_running_loop().time()
             self._announcements.finish(now, len(results) - len(joining), len(self._roster))
-        self._note(results)
-        await self._offers.push(revision, {*results, *rejecting, *self._certificates.changed()})
+        self._note(results, revision)
+        # What is pushed again without a look at changes is as old as the last look at them.
+        looked_at = revision if with_changes else self.revision
+        await self._offers.push(looked_at, {*results, *rejecting, *self._certificates.changed()})
         if with_changes:  # not before: a proxy that is not behind counts as having this revision
             self.revision = revision
 
@@ -206,7 +208,7 @@ class PushRounds:
         announcements.begin()
         return True
 
-    def _note(self, results: CompileResult) -> None:
+    def _note(self, results: CompileResult, revision: int) -> None:
         """Hand results to the connections; one that left meanwhile has none."""
         for key, result in results.items():
             connection = self._roster.get(key)
@@ -218,6 +220,7 @@ class PushRounds:
                         connection.build_failure = Failure("proxy", key.name, text, str(key))
                 case CompiledProxy() if connection is not None:
                     connection.snapshot, connection.spiffe_ids = result.snapshot, result.spiffe_ids
+                    connection.snapshot_revision = revision
                     connection.identities = result.identities
                     connection.build_failure = None if result.snapshot is not None else _unread(connection)
 
