@@ -111,18 +111,19 @@ def inbound_of(plane, offer):
     return "".join(str(encoder.shown(each)) for each in offer.snapshot.of_type(LISTENER).values())
 
 
-def refuse(plane, connection, text="no"):
-    """A proxy rejects its inbound listener."""
+def refuse(plane, connection, text="no", refused=None):
+    """A proxy rejects its inbound listener, of an earlier offer where one is given."""
 
     async def report():
-        offer = connection._offer
+        offer = refused or connection._offer
         name = next(name for name in offer.snapshot.of_type(LISTENER) if connection.key.name in name)
-        rejection = Rejection(LISTENER, (name,), text, offer.revision)
+        version = offer.snapshot.of_type(LISTENER)[name].version
+        rejection = Rejection(LISTENER, (name,), text, offer.revision, (version,))
         before = connection.status
         connection.report(
             ProxyStatus(
                 "nack",
-                offer.revision,
+                connection.offered_revision,
                 before.acked,
                 (rejection,),
                 acked_versions=before.acked_versions,
@@ -243,6 +244,24 @@ def test_what_is_offered_again_while_a_later_change_waits_is_not_that_change(pla
     assert not is_there(plane, second), "it is offered, and not acknowledged"
     take(plane, web)
     assert is_there(plane, second)
+
+
+def test_a_refusal_that_comes_after_many_later_offers_is_one_of_its_own_revision(plane):
+    web = joined(plane, "web-1")
+    settled(plane, web)
+    first = written(plane, headers_timeout(3, "bad"))
+    until(lambda: web.offered_revision >= first)
+    refused = web._offer
+    for number in range(6):
+        later = written(plane, added_cluster(f"later-{number}"), "meshproxypatches")
+        until(lambda later=later: web.offered_revision >= later)
+    newest = web._offer
+    refuse(plane, web, refused=refused)
+    until(lambda: web._offer is not newest, "it is offered what it took last")
+    take(plane, web)
+    (lack,) = asked(plane, first)["lacking"]
+    assert (lack["reason"], f"of revision {first}: no" in lack["text"]) == ("refused", True)
+    assert is_there(plane, later)
 
 
 def refuses_and_goes_on(plane, web, revision):

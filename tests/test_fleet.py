@@ -390,7 +390,8 @@ def test_the_api_tells_how_far_proxies_are_and_what_they_refused(plane):
     until(lambda: proxies(plane)["items"][0]["revision"] >= offer.revision)
     assert proxies(plane)["items"][0]["behindSeconds"] == 0
     name = "kri_dp_default_default__web-1_10080"
-    refused = Rejection(CLUSTER, (name, "_kuma_x"), "Error adding/updating cluster(s)", offer.revision)
+    words, versions = "Error adding/updating cluster(s)", ("1", "2")
+    refused = Rejection(CLUSTER, (name, "_kuma_x"), words, offer.revision, versions)
     report(plane, connection, ProxyStatus("nack", offer.revision, 0, (refused,)))
     (shown,) = proxies(plane, "?state=nack")["items"]
     assert shown["rejections"] == [
@@ -423,7 +424,7 @@ def test_a_change_refused_for_a_passing_reason_is_tried_again_until_it_is_taken(
     until(lambda: version() != old)
     new, revision = version(), connection._offer.revision
     words = "cannot bind '127.0.0.1:10080': Address already in use"
-    refusal = ProxyStatus("nack", revision, 0, (Rejection(LISTENER, (name,), words, revision),))
+    refusal = ProxyStatus("nack", revision, 0, (Rejection(LISTENER, (name,), words, revision, (new,)),))
     for _ in range(2):
         report(plane, connection, refusal)
         until(lambda: version() == old)

@@ -42,7 +42,8 @@ def test_virtual_hosts_are_apart_or_inside_their_routes(plane):
     assert all(host.body in whole.body for host in one.of_type(VIRTUAL_HOST).values())
 
     # What the older variant refuses is the routes as it got them, and they are held as such.
-    inside.report(ProxyStatus("nack", 1, 0, (Rejection(ROUTES, (EDGE,), "boom", _revision(inside)),)))
+    refused = Rejection(ROUTES, (EDGE,), "boom", _revision(inside), (whole.version,))
+    inside.report(ProxyStatus("nack", 1, 0, (refused,)))
     held = plane.plane._proxies.fleet.quarantine.of(inside.key)
     assert held[ROUTES, EDGE].version == whole.version
 

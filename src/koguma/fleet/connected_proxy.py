@@ -15,7 +15,7 @@ from koguma.model.resource import Key, Resource
 from koguma.store.store import new_uid
 from koguma.xds.contract import ConnectRequest, Offer, ProxyStatus, Rejection
 
-_OFFERS_KEPT: Final = 4  # a NACK of an older offer cannot be attributed
+_OFFERS_KEPT: Final = 4
 _NO_VERSIONS: Final[Mapping[str, str]] = {}
 
 
@@ -246,14 +246,17 @@ class ConnectedProxy:
         return self.acked_snapshot.get(id_)
 
     def rejected(self, rejection: Rejection) -> Iterator[XdsResource]:
-        """The resources that a NACK is about; none where its offer was too long ago."""
-        for offer in self._offers:
-            if offer.revision == rejection.revision:
-                for name in rejection.names:
-                    id_ = (rejection.type, name)
-                    offered, acked = offer.snapshot.get(id_), self.last_acked(id_)
-                    if offered is not None and (acked is None or acked.version != offered.version):
-                        yield offered
+        """The resources that a NACK is about, as far as it is still to have them, or was until just now.
+
+        Many offers may have come since the one that it answers.
+        """
+        for name, version in zip(rejection.names, rejection.versions, strict=True):
+            id_ = (rejection.type, name)
+            offered = (offer.snapshot.get(id_) for offer in reversed(self._offers))
+            rejected = next((each for each in offered if each is not None and each.version == version), None)
+            acked = self.last_acked(id_)
+            if rejected is not None and (acked is None or acked.version != version):
+                yield rejected
 
     def report(self, status: ProxyStatus) -> None:
         """Note how much the proxy has acknowledged, and report what that means to the fleet."""

@@ -44,7 +44,8 @@ def proxy_json(state: ProxyState, now: datetime) -> Mapping[str, Json]:
 def _rejection_json(rejection: Rejection) -> Mapping[str, Json]:
     """A NACK with the objects that caused it: those that the refused names identify."""
     objects = [name for name in map(names.resource, rejection.names) if kri.is_kri(name)]
-    return {**msgspec.to_builtins(rejection), "objects": objects}
+    shown = msgspec.structs.replace(rejection, versions=())
+    return {**msgspec.to_builtins(shown), "objects": objects}
 
 
 def _failure_json(failure: Failure, *, is_kept: bool) -> Mapping[str, Json]:

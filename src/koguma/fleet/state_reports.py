@@ -73,7 +73,7 @@ def _shortened(state: ProxyState) -> ProxyState:
     return replaced(
         state,
         rejections=tuple(
-            replaced(each, names=each.names[:_SHOWN_MAX], text=cut(each.text, _TEXT_MAX))
+            replaced(each, names=each.names[:_SHOWN_MAX], versions=(), text=cut(each.text, _TEXT_MAX))
             for each in state.rejections[:_SHOWN_MAX]
         ),
         held=tuple(replaced(each, text=cut(each.text, _TEXT_MAX)) for each in state.held[:_SHOWN_MAX]),

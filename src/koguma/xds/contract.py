@@ -44,13 +44,14 @@ class Offer(msgspec.Struct, frozen=True):
     retry_rejected: bool = False  # also send versions that the proxy rejected: the cause may be gone
 
 
-class Rejection(msgspec.Struct, frozen=True):
+class Rejection(msgspec.Struct, frozen=True, omit_defaults=True):
     """A NACK: the rejected resources and Envoy's error message."""
 
     type: str
     names: tuple[str, ...]
     text: str
     revision: int
+    versions: tuple[str, ...] = ()  # that were rejected, one for each name
 
 
 class ResponseCount(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -31,7 +31,10 @@ def _is_whole_word(name: str, text: str) -> bool:
 
 def rejections(type_: str, nacks: Mapping[str, ResourceNack]) -> list[Rejection]:
     """NACKs as they are reported: the resources of one response together."""
-    groups: dict[tuple[str, int], list[str]] = {}
+    groups: dict[tuple[str, int], dict[str, str]] = {}
     for name, nack in sorted(nacks.items()):
-        groups.setdefault((nack.text, nack.revision), []).append(name)
-    return [Rejection(type_, tuple(names), text, revision) for (text, revision), names in groups.items()]
+        groups.setdefault((nack.text, nack.revision), {})[name] = nack.version
+    return [
+        Rejection(type_, tuple(versions), text, revision, tuple(versions.values()))
+        for (text, revision), versions in groups.items()
+    ]
