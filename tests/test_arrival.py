@@ -400,6 +400,7 @@ def test_wrong_questions_are_refused(plane, monkeypatch):
         ("connected=perhaps", "must be one of"),
         ("object=web", "must be a KRI"),
         ("&".join(["object=kri_mt_a"] * 51), "at most 50"),
+        ("&".join(["revision=1"] * 51), "at most 50"),
     ):
         answer = plane("GET", f"/_arrival?{query}")
         assert (answer.status, word in answer.json["detail"]) == (400, True), answer.text

@@ -2,6 +2,7 @@
 
 import io
 import json
+import socket
 import threading
 
 import pytest
@@ -107,6 +108,68 @@ def test_a_refusal_ends_it_at_once_with_envoys_words(plane, web, run):
     assert ended.code == 2
     assert "web-1 has refused a part of it (by kri_dp_default_default__web-1_10080): listener" in ended.err
     assert "field is out of range?[2J" in ended.err, "what a proxy says does not control the terminal"
+
+
+def refused_and_followed(plane, web):
+    """The proxy refuses what was written last and takes what it had, then it takes another change."""
+    refused = web._offer
+    refuse(plane, web, "no")
+    until(lambda: web._offer is not refused)
+    take(plane, web)
+    later = headers_timeout(7, "other", labels={"kuma.io/service": "nobody"})
+    assert plane("PUT", "/meshes/default/meshtimeouts/other", later).status in (200, 201)
+    return later
+
+
+@pytest.mark.parametrize("asked_max", [50, 1])
+def test_an_unchanged_object_that_was_refused_has_not_arrived_beside_a_later_one(
+    plane, web, run, monkeypatch, asked_max
+):
+    monkeypatch.setattr(arrival, "_ASKED_MAX", asked_max)
+    before, refused = web.offered_revision, headers_timeout(5)
+    assert plane("PUT", "/meshes/default/meshtimeouts/t", refused).status == 201
+    until(lambda: web.offered_revision > before)
+    later = refused_and_followed(plane, web)
+    assert run("wait", "meshtimeout/other").code == 0
+    for ended in (
+        run("apply", "-f", "-", "--wait", given=yaml.safe_dump_all([refused, later])),
+        run("wait", "meshtimeout/other", "meshtimeout/t"),
+        run("wait", "meshtimeout/t", "meshtimeout/other"),
+    ):
+        assert (ended.code, "web-1 has refused a part of it" in ended.err) == (2, True), ended.out
+    plane("DELETE", "/meshes/default/meshtimeouts/other")
+
+
+def test_each_of_several_deletions_has_to_arrive(plane, web, run):
+    before = web.offered_revision
+    assert plane("PUT", "/meshes/default/meshtimeouts/t", headers_timeout(5)).status == 201
+    later = headers_timeout(7, "other", labels={"kuma.io/service": "nobody"})
+    assert plane("PUT", "/meshes/default/meshtimeouts/other", later).status == 201
+    until(lambda: web.offered_revision > before)
+    take(plane, web)
+    offered = web._offer
+
+    def refuse_the_first():
+        until(lambda: web._offer is not offered)
+        refused = web._offer
+        refuse(plane, web, "no")
+        until(lambda: web._offer is not refused)
+        take(plane, web)
+
+    thread = threading.Thread(target=refuse_the_first)
+    thread.start()
+    ended = run("delete", "meshtimeout/t", "meshtimeout/other", "--wait")
+    thread.join()
+    assert (ended.code, "web-1 has refused a part of it" in ended.err) == (2, True), ended.out
+
+
+def test_a_server_that_stands_still_ends_it_in_time(koguma, monkeypatch):
+    monkeypatch.setattr(arrival, "_PATIENCE_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as still:
+        address = f"http://127.0.0.1:{still.getsockname()[1]}"
+        ended = koguma("wait", "--address", address, "--timeout", "100ms")
+    assert ended.code == 3
+    assert "no answer in time" in ended.err
 
 
 def test_who_has_left_is_named_and_may_be_left_out(plane, run):

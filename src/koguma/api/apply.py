@@ -78,7 +78,8 @@ class Apply:
             dry_run_changes = changes if is_dry else None
             warnings = await advice.write_warnings(self._context, admitted, dry_run_changes)
             warnings += await advice.deletion_warnings(self._context, before_deletion, dry_run_changes)
-            results = self._results([*(write.resource for write in admitted), *pruned], warnings, changes)
+            resources = [*(write.resource for write in admitted), *pruned]
+            results = self._results(resources, warnings, changes, is_dry=is_dry)
             return self._answer(results, changes, is_dry=is_dry)
 
         def may_retry() -> bool:
@@ -243,10 +244,12 @@ class Apply:
         resources: Sequence[Resource],
         warnings: Sequence[Sequence[str]],
         changes: Sequence[Change],
+        *,
+        is_dry: bool,
     ) -> list[Json]:
         by_key = {change.resource.key: change for change in changes}
         pairs = zip(resources, warnings, strict=True)
-        return [self._result(resource, by_key, texts) for resource, texts in pairs]
+        return [self._result(resource, by_key, texts, is_dry=is_dry) for resource, texts in pairs]
 
     def _answer(self, results: list[Json], changes: Sequence[Change], *, is_dry: bool) -> web.Response:
         if is_dry:
@@ -255,7 +258,9 @@ class Apply:
         headers = {"Koguma-Revision": str(revision)}
         return answer_json({"revision": revision, "results": results}, headers=headers)
 
-    def _result(self, resource: Resource, changes: dict[Key, Change], warnings: Sequence[str]) -> Json:
+    def _result(
+        self, resource: Resource, changes: dict[Key, Change], warnings: Sequence[str], *, is_dry: bool
+    ) -> Json:
         kind = self._context.kinds[resource.kind]
         change = changes.get(resource.key)
         result: dict[str, Json] = {"type": kind.name, "path": kind.plural, "name": resource.core_name}
@@ -265,9 +270,16 @@ class Apply:
         if kri is not None:
             result["kri"] = str(kri)
         result["action"] = _ACTIONS[change.op] if change else "unchanged"
+        if not is_dry and (revision := self._revision(resource, change)):
+            result["revision"] = revision
         if warnings:
             result["warnings"] = list(warnings)
         return result
+
+    def _revision(self, resource: Resource, change: Change | None) -> int:
+        """The revision of an object as it is now; of one that was deleted, of its deletion."""
+        stored = self._context.state.get(resource.key) if change is None else None
+        return change.revision if change is not None else stored.revision if stored is not None else 0
 
 
 def _at(index: int, error: KogumaError) -> Iterator[Violation]:

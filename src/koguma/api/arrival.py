@@ -29,6 +29,7 @@ from koguma.model.schema import Json
 
 SECONDS_MAX: Final = 30.0
 WAITING_MAX: Final = 64  # requests of one control plane, whoever sends them
+REVISIONS_MAX: Final = 50
 OBJECTS_MAX: Final = 50
 SHOWN_MAX: Final = 50  # proxies that lack it, each with its reason
 _UNKNOWN_SECONDS: Final = 3.0  # in which a revision that another control plane wrote is read here
@@ -38,7 +39,7 @@ _DIGITS_MAX: Final = 18
 class ArrivalQuestion(msgspec.Struct, frozen=True):
     """What is asked, and for how long the answer may wait."""
 
-    revision: int
+    revisions: tuple[int, ...]  # the newest first
     objects: tuple[str, ...]  # KRIs
     seconds: float
     counts_absent: bool
@@ -67,7 +68,7 @@ class ArrivalPage:
         if arrivals is None and zones is None:
             raise Unavailable("this control plane is starting; try again")
         asked = ArrivalQuestion(
-            _revision(call) or self._context.state.revision,
+            _revisions(call) or (self._context.state.revision,),
             _objects(call),
             _seconds(call),
             counts_absent=not call.flag("connected"),
@@ -76,14 +77,27 @@ class ArrivalPage:
             raise Unavailable(f"{WAITING_MAX} requests are waiting already; try again")
         self._n_waiting += 1
         try:
-            await self._known(asked.revision)
-            if zones is not None:
-                found = await self._arrived_in_zones(call, zones, asked)
-            elif arrivals is not None:
-                found = self._json(arrivals, await self._arrived(call, arrivals, asked), asked.objects)
+            await self._known(asked.revisions[0])
+            found = await self._found(call, arrivals, zones, asked)
         finally:
             self._n_waiting -= 1
-        return answer_json({**found, "isPartial": self._is_partial(call)})
+        return answer_json({**found, "revision": asked.revisions[0], "isPartial": self._is_partial(call)})
+
+    async def _found(
+        self, call: Call, arrivals: Arrivals | None, zones: ZoneArrivals | None, asked: ArrivalQuestion
+    ) -> dict[str, Json]:
+        """How far the first revision is that has not arrived, else the oldest, which touches most proxies."""
+        ends_at = asyncio.get_running_loop().time() + asked.seconds
+        found: dict[str, Json] = {}
+        for revision in asked.revisions:
+            if zones is not None:
+                found = await self._arrived_in_zones(call, zones, asked, revision, ends_at)
+            elif arrivals is not None:
+                arrival = await self._arrived(call, arrivals, asked, revision, ends_at)
+                found = self._json(arrivals, arrival, asked.objects)
+            if not found["arrived"]:
+                break
+        return found
 
     def _check(self, call: Call) -> None:
         """Raise Forbidden for who may list no proxies at all."""
@@ -102,12 +116,13 @@ class ArrivalPage:
                 raise NotFound(f"there is no revision {revision}: the newest one is {newest}")
             await asyncio.sleep(0.02)
 
-    async def _arrived(self, call: Call, arrivals: Arrivals, asked: ArrivalQuestion) -> Arrival:
+    async def _arrived(
+        self, call: Call, arrivals: Arrivals, asked: ArrivalQuestion, revision: int, ends_at: float
+    ) -> Arrival:
         loop = asyncio.get_running_loop()
-        ends_at = loop.time() + asked.seconds
         while True:
             arrival = arrivals.of(
-                change_at(asked.revision),
+                change_at(revision),
                 asked.objects,
                 is_counted=lambda key: self._may_list(call, key),
                 absent=asked.counts_absent,
@@ -117,16 +132,15 @@ class ArrivalPage:
             await arrivals.pause()
 
     async def _arrived_in_zones(
-        self, call: Call, zones: ZoneArrivals, asked: ArrivalQuestion
+        self, call: Call, zones: ZoneArrivals, asked: ArrivalQuestion, revision: int, ends_at: float
     ) -> dict[str, Json]:
         loop = asyncio.get_running_loop()
-        ends_at = loop.time() + asked.seconds
         arrival = GlobalArrival(self._context, zones, call.user, lambda key: self._may_list(call, key))
-        looks = arrival.looks(asked.revision, asked.objects, counts_absent=asked.counts_absent)
+        looks = arrival.looks(revision, asked.objects, counts_absent=asked.counts_absent)
         while True:
             found = await looks.look()
             if is_complete(found) or loop.time() >= ends_at or self._is_stopping():
-                return arrival.shown(asked.revision, found)
+                return arrival.shown(revision, found)
             await looks.pause(self._n_waiting)
 
     def _may_list(self, call: Call, key: Key) -> bool:
@@ -163,13 +177,14 @@ class ArrivalPage:
         return {**answer, "warning": arrival.problem} if arrival.problem else answer
 
 
-def _revision(call: Call) -> int | None:
-    text = call.query.get("revision")
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX and int(text) > 0):
-        raise BadRequest(f'query parameter "revision" must be a whole number from 1, not "{text[:100]}"')
-    return int(text)
+def _revisions(call: Call) -> tuple[int, ...]:
+    texts = call.query.getall("revision", [])
+    if len(texts) > REVISIONS_MAX:
+        raise BadRequest(f"at most {REVISIONS_MAX} revisions in one request, this one has {len(texts)}")
+    for text in texts:
+        if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX and int(text) > 0):
+            raise BadRequest(f'query parameter "revision" must be a whole number from 1, not "{text[:100]}"')
+    return tuple(sorted({int(text) for text in texts}, reverse=True))
 
 
 def _objects(call: Call) -> tuple[str, ...]:

@@ -138,7 +138,7 @@ BY: Final = QueryParameter(
 ROW: Final = QueryParameter("name", "Only the service or proxy of this name; repeatable.")
 ARRIVED_REVISION: Final = QueryParameter(
     "revision",
-    "The revision that is asked about; the newest one by default.",
+    "The revision that is asked about; the newest one by default; repeatable.",
     {"type": "integer", "minimum": 1},
 )
 ARRIVED_OBJECT: Final = QueryParameter(

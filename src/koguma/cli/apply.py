@@ -64,9 +64,9 @@ def command(  # noqa: PLR0913 - what users choose
     if not wait or dry_run:
         return 0
     unchanged = [result["kri"] for result in results if result["action"] == "unchanged" and "kri" in result]
-    revision = answer.field("revision")
+    revisions = [answer.field("revision"), *(each["revision"] for each in results if "revision" in each)]
     return arrival.wait(
-        ArrivalWait(client, revision, unchanged, timeout, connected=connected, is_written=True)
+        ArrivalWait(client, revisions, unchanged, timeout, connected=connected, is_written=True)
     )
 
 

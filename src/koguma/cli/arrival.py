@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import click
@@ -14,10 +14,11 @@ from koguma.cli.failures import ApiError, CommandFailure, ServerUnreachable
 NOT_ARRIVED: Final = 2  # the exit code
 _LOOK_SECONDS: Final = 1.0  # how long the server waits with each answer
 _RETRY_SECONDS: Final = 0.5
+_PATIENCE_SECONDS: Final = 5.0  # with an answer, where less time is left: a busy server is late, too
 _UNAVAILABLE: Final = 503
 _LINE_START: Final = "\r\x1b[K"
 _SHOWN_MAX: Final = 20
-_OBJECTS_MAX: Final = 50  # that the server takes
+_ASKED_MAX: Final = 50  # revisions, and objects, that the server takes at once
 _TEXTLESS: Final = ("offline", "not-received")  # reasons of zones that are said in full
 
 Function = Callable[..., Any]
@@ -55,12 +56,12 @@ def options(function: Function) -> Function:
 
 
 class ArrivalWait:
-    """Waits for one revision; without a number, for the newest one at the start."""
+    """Waits for each of some revisions; without any, for the newest one at the start."""
 
     def __init__(
         self,
         client: ApiClient,
-        revision: int | None,
+        revisions: Iterable[int],
         objects: Sequence[str],
         seconds: float,
         *,
@@ -68,8 +69,8 @@ class ArrivalWait:
         is_written: bool,
     ) -> None:
         self._client = client
-        self._revision = revision
-        self._objects = objects[:_OBJECTS_MAX]  # KRIs; their revisions may be those of a status
+        self._revisions = sorted(set(revisions), reverse=True)
+        self._objects = objects  # KRIs; their revisions may be those of a status
         self._seconds = seconds
         self._connected = connected
         self._is_written = is_written  # by this very command
@@ -81,26 +82,35 @@ class ArrivalWait:
         ends_at = began_at + self._seconds
         answer: Json = None
         try:
-            while answer is None or not _is_over(answer, ends_at):
-                answer = self._asked(ends_at, is_first=answer is None) or answer
-                if answer is not None:
-                    self._revision = answer["revision"]
-                    self._draw(summary(answer))
+            # One after the other: a refusal counts for the revisions that it is about, and for no other.
+            for at in range(0, max(len(self._revisions), len(self._objects), 1), _ASKED_MAX):
+                answer = self._last_answer(slice(at, at + _ASKED_MAX), ends_at, is_first=answer is None)
+                if not answer["arrived"]:
+                    break
         except KeyboardInterrupt:
             self._draw("")
             terminal.print_stderr(self._interrupted())
             raise
         self._draw("")
+        return {**answer, "revision": self._revisions[0]}
+
+    def _last_answer(self, part: slice, ends_at: float, *, is_first: bool) -> Json:
+        answer: Json = None
+        while answer is None or not _is_over(answer, ends_at):
+            answer = self._asked(part, ends_at, is_first=is_first and answer is None) or answer
+            if answer is not None:
+                self._revisions = self._revisions or [answer["revision"]]
+                self._draw(summary(answer))
         return answer
 
-    def _asked(self, ends_at: float, *, is_first: bool) -> Json | None:
+    def _asked(self, part: slice, ends_at: float, *, is_first: bool) -> Json | None:
         left = max(ends_at - time.monotonic(), 0.0)
         query = [("seconds", f"{min(left, _LOOK_SECONDS):.3f}")]
-        if self._revision is not None:
-            query.append(("revision", str(self._revision)))
-        query += [("object", kri) for kri in self._objects]
+        query += [("revision", str(each)) for each in self._revisions[part] or self._revisions[:1]]
+        query += [("object", kri) for kri in self._objects[part]]
         if self._connected:
             query.append(("connected", "true"))
+        self._client.be_patient(max(left, _PATIENCE_SECONDS))
         try:
             return self._client.get("/_arrival", query).object
         except (ServerUnreachable, ApiError) as lost:
@@ -115,14 +125,14 @@ class ArrivalWait:
         """The same failure; where this command has written something, that this stays is part of it."""
         if not self._is_written:
             return lost
-        message = f"it is written (revision {self._revision}); whether it has arrived cannot be said"
+        message = f"it is written (revision {self._revisions[0]}); whether it has arrived cannot be said"
         return CommandFailure(f"{message}: {lost.message}", lost.lines, lost.code)
 
     def _interrupted(self) -> str:
-        if self._revision is None:
+        if not self._revisions:
             return "interrupted"
         stays = "what was written stays; " if self._is_written else ""
-        return f"interrupted: {stays}`koguma wait {self._revision}` waits again"
+        return f"interrupted: {stays}`koguma wait {self._revisions[0]}` waits again"
 
     def _draw(self, line: str) -> None:
         """Draw a line over the one before, on a terminal."""

@@ -97,6 +97,13 @@ class ApiClient:
             self._connection.close()
             self._connection = None
 
+    def be_patient(self, answer_seconds: float) -> None:
+        """Wait so long for each answer from now on, and for a connection no longer."""
+        self._answer_seconds = answer_seconds
+        self._connect_seconds = min(self._connect_seconds, answer_seconds)
+        if self._connection is not None and self._connection.sock is not None:
+            self._connection.sock.settimeout(answer_seconds)
+
     def get(self, path: str, query: Query = ()) -> ApiResponse:
         """Send a GET request."""
         return self.send("GET", path, query)

@@ -53,10 +53,10 @@ def command(  # noqa: PLR0913 - what users choose
     deletion = _Deletion(client, dry_run=dry_run, ignores=ignore_not_found)
     for reference in references:
         deletion.delete(reference)
-    if not wait or deletion.code or not deletion.revision:
+    if not wait or deletion.code or not deletion.revisions:
         return deletion.code
     return arrival.wait(
-        ArrivalWait(client, deletion.revision, (), timeout, connected=connected, is_written=True)
+        ArrivalWait(client, deletion.revisions, (), timeout, connected=connected, is_written=True)
     )
 
 
@@ -70,7 +70,7 @@ class _Deletion:
         self._ignores = ignores
         self._meshes: set[str] = set()
         self.code = ExitCode.FINE
-        self.revision = 0  # of the last one; 0 where nothing was deleted
+        self.revisions: list[int] = []
 
     def delete(self, reference: ObjectReference) -> None:
         """Delete one object and print it; an object that cannot be deleted does not stop the others."""
@@ -82,7 +82,8 @@ class _Deletion:
                 raise
             self._on_error(reference, error)
             return
-        self.revision = max(self.revision, int(answer.headers.get("Koguma-Revision") or 0))
+        if revision := int(answer.headers.get("Koguma-Revision") or 0):
+            self.revisions.append(revision)
         if named.kind.name == "Mesh":
             self._meshes.add(named.name)
         mark = terminal.paint("warning:", "yellow", error=True)

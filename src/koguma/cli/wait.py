@@ -33,8 +33,8 @@ def command(
 
     Exit codes: 0 it has arrived, 2 not in time or refused, 1 an error, 3 the server is unreachable.
     """
-    revision, kris = _change(client, words, mesh)
-    waiting = ArrivalWait(client, revision, kris, timeout, connected=connected, is_written=False)
+    revisions, kris = _change(client, words, mesh)
+    waiting = ArrivalWait(client, revisions, kris, timeout, connected=connected, is_written=False)
     return _print_json(waiting) if output == "json" else arrival.wait(waiting)
 
 
@@ -44,18 +44,18 @@ def _print_json(waiting: ArrivalWait) -> int:
     return 0 if answer["arrived"] else arrival.NOT_ARRIVED
 
 
-def _change(client: ApiClient, words: Sequence[str], mesh: str) -> tuple[int | None, list[str]]:
-    """The revision that the words mean, None for the newest one, and the KRIs of objects."""
+def _change(client: ApiClient, words: Sequence[str], mesh: str) -> tuple[list[int], list[str]]:
+    """The revisions that the words mean, none for the newest one, and the KRIs of objects."""
     if not words:
-        return None, []
+        return [], []
     if len(words) == 1 and words[0].isascii() and words[0].isdigit():
-        return int(words[0]), []
+        return [int(words[0])], []
     selection = objects.read(client, words, mesh)
     if not selection.references:
         raise click.UsageError(f"name the {words[0]} to wait for, or a revision")
     responses = list(objects.fetched(client, selection.references))
     kris = [response.object["kri"] for response in responses if response.object.get("kri")]
-    return max(map(_written_at, responses)), kris
+    return [_written_at(response) for response in responses], kris
 
 
 def _written_at(response: ApiResponse) -> int:
