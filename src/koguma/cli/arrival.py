@@ -115,6 +115,7 @@ class ArrivalWait:
             return self._client.get("/_arrival", query).object
         except (ServerUnreachable, ApiError) as lost:
             is_transient = not isinstance(lost, ApiError) or lost.status == _UNAVAILABLE
+            left = ends_at - time.monotonic()
             if not is_transient or left <= 0 or (is_first and not self._is_written):
                 raise self._about(lost) from None
             self._draw(f"{lost.message}; asking again")
