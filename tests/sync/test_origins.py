@@ -229,6 +229,26 @@ def test_what_came_by_sync_is_undone_where_it_was_written(planes: Planes) -> Non
         assert "it came by sync from another control plane; undo it there" in refused.text
 
 
+def test_a_set_is_pruned_of_what_was_written_on_this_side_alone(planes: Planes) -> None:
+    def applied(plane: LocalControlPlane, name: str, **labels: str) -> list[tuple[str, str]]:
+        document = timeout(name, labels=labels)
+        sent = plane("POST", "/_apply", {"objects": [document], "set": "shared", "prune": True})
+        assert sent.status == 200, sent.text
+        return [(each["name"], each["action"]) for each in sent.json["results"]]
+
+    zone, top = planes.east, planes.top
+    assert applied(zone, "in-zone", **OF_ZONE) == [("in-zone", "created")]
+    until(lambda: top("GET", "/_kri/kri_mt_default_east__in-zone_").status == 200, "Global has the zone's")
+    assert applied(top, "on-global") == [("on-global", "created")]
+    until(lambda: zone("GET", "/_kri/kri_mt_default___on-global_").status == 200, "the zone has Global's")
+    assert applied(zone, "later", **OF_ZONE) == [("later", "created"), ("in-zone", "deleted")]
+    assert applied(top, "on-global") == [("on-global", "unchanged")]
+    assert zone("DELETE", f"{URL}/later").status == top("DELETE", f"{URL}/on-global").status == 200
+    gone = "kri_mt_default_east__later_", "kri_mt_default_east__in-zone_", "kri_mt_default___on-global_"
+    for plane in (top, zone):
+        until(lambda plane=plane: all(plane("GET", f"/_kri/{kri}").status == 404 for kri in gone), "all gone")
+
+
 def test_a_refused_kri_does_not_say_whether_there_is_such_an_object(planes: Planes) -> None:
     def refusal(kri: str) -> str:
         answer = planes.top("GET", f"/_kri/{kri}", Impersonate_User="nobody")

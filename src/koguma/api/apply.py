@@ -2,8 +2,9 @@
 
 `POST /_apply` takes a YAML stream, or JSON: one object, a list, or
 `{"objects": [...], "set": "shop", "prune": true}`. Objects of a set carry the label `koguma.io/set`; pruning
-removes those of the set that the request no longer contains. The answer says for each object whether it was
-created, configured, unchanged or deleted.
+removes those of the set that the request no longer contains, and that were written on this side: Global and
+its zones may have sets of one name. The answer says for each object whether it was created, configured,
+unchanged or deleted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from koguma.application.context import Context
 from koguma.application.transactions import MeshSecretName
 from koguma.application.webhooks import WebhookDenied, WebhookFailed
 from koguma.application.write_access import WriteAccess
-from koguma.core import identity
+from koguma.core import admission, identity
 from koguma.core.admission import Admitted, FieldValidation
 from koguma.core.plan.model import PlannedObject
 from koguma.model import forms, names
@@ -232,7 +233,9 @@ class Apply:
             resource
             for kind in self._context.kinds
             for resource in self._context.state.listed(kind.name, None)
-            if resource.labels.get(SET_LABEL) == request.set and resource.key not in kept
+            if resource.labels.get(SET_LABEL) == request.set
+            and resource.key not in kept
+            and not admission.written_elsewhere(resource, self._context.control_plane)
         ]
         for resource in resources:
             kind = self._context.kinds[resource.kind]
