@@ -49,9 +49,12 @@ class Federation:
             self.directory / f"{name}{number}",
             zone_name=name,
             global_address=f"grpcs://127.0.0.1:{self.sync_port}",
-            global_ca=str(self.directory / "global" / "ca.pem"),
             zone_token_file=str(file),
-            **{"store": f"sqlite:///{self.directory / f'{name}.db'}", **flags},
+            **{
+                "global_ca": str(self.directory / "global" / "ca.pem"),
+                "store": f"sqlite:///{self.directory / f'{name}.db'}",
+                **flags,
+            },
         )
 
 
@@ -196,6 +199,25 @@ def test_a_zone_without_a_good_token_is_not_let_in(federation: Federation) -> No
             assert "does not let this zone in" in check["message"]
             assert "koguma token zone --zone east --scope cp" in check["hint"]
             assert east("GET", "/meshes/default").status == 404
+
+
+@pytest.mark.parametrize("content", [b"", b"ab\xff\xfe", b"two\nlines", "tökén".encode(), b"a\0b"])
+def test_a_file_that_holds_no_token_is_named_and_read_again(federation: Federation, content: bytes) -> None:
+    with federation.zone("east", token="none") as east:
+        file = federation.directory / "east.token"
+        file.write_bytes(content)
+        words = f"{file} has no token; `koguma token zone --zone ZONE --scope cp` issues one"
+        until(lambda: words in _checks(east, "global")[0]["message"], "the file is named")
+        file.write_text(_token(federation.top, "east"))
+        until(lambda: _is_connected(east), "a good token is read")
+
+
+def test_a_ca_file_without_a_certificate_is_named(federation: Federation) -> None:
+    key = federation.directory / "global" / "ca-key.pem"
+    with federation.zone("east", global_ca=str(key)) as east:
+        until(
+            lambda: "has no certificate in PEM form" in _checks(east, "global")[0]["message"], "it is named"
+        )
 
 
 def test_an_odd_object_is_refused_by_itself_and_shown_on_both_sides(federation: Federation) -> None:

@@ -24,7 +24,7 @@ class GlobalPreview(NamedTuple):
     objects: tuple[bytes, ...]
 
 
-def asked(address: str, ca: str, token: str, zone: str, kinds: Sequence[str]) -> GlobalPreview:
+def asked(address: str, ca: bytes, token: str, zone: str, kinds: Sequence[str]) -> GlobalPreview:
     """What the Global at an address would send a zone that knows these kinds."""
     import grpc  # noqa: PLC0415 - other commands need no gRPC
 
@@ -47,7 +47,7 @@ def asked(address: str, ca: str, token: str, zone: str, kinds: Sequence[str]) ->
         (stream_service.INSTANCE_HEADER, _INSTANCE),
         (stream_service.AUTHORIZATION, f"Bearer {token}"),
     )
-    credentials = grpc.ssl_channel_credentials(ca.encode() if ca else None)
+    credentials = grpc.ssl_channel_credentials(ca or None)
     with grpc.secure_channel(parts.netloc, credentials, options=stream_service.OPTIONS) as channel:
         method: grpc.UnaryStreamMultiCallable[bytes, bytes]
         method = channel.unary_stream(stream_service.PREVIEW_PATH)

@@ -11,6 +11,8 @@ import click
 from koguma.cli import global_preview, options, settings_file, terminal
 from koguma.cli.client import ApiClient
 from koguma.cli.failures import CommandFailure, ExitCode
+from koguma.model.errors import BadRequest
+from koguma.sync import zone_credentials
 
 Json = Any
 
@@ -64,8 +66,11 @@ def join(  # noqa: PLR0913 - each is an option
         "globalCa": _full(global_ca),
         "zoneTokenFile": _full(zone_token_file),
     }
-    ca = _content(global_ca, "--global-ca") if global_ca else ""
-    token = _content(zone_token_file, "--zone-token-file").strip()
+    try:
+        ca = zone_credentials.ca(_content(global_ca, "--global-ca"), global_ca) if global_ca else b""
+        token = zone_credentials.token(_content(zone_token_file, "--zone-token-file"), zone_token_file)
+    except BadRequest as error:
+        raise CommandFailure(error.detail) from None
     body = _body(client, global_address, ca, token, take_global=take_global)
     plan = client.upload(_JOIN, _DRY, body, _LINES).object
     _print(_planned(plan, is_sure=not (dry_run or plan["blocking"])))
@@ -115,7 +120,7 @@ def leave(client: ApiClient, *, choice: str | None, settings: str | None, dry_ru
     return ExitCode.FINE
 
 
-def _body(client: ApiClient, address: str, ca: str, token: str, *, take_global: bool) -> bytes:
+def _body(client: ApiClient, address: str, ca: bytes, token: str, *, take_global: bool) -> bytes:
     """What Global would send, for the control plane of the zone."""
     settings = client.get("/config").object
     if settings.get("mode") != "zone":
@@ -232,13 +237,11 @@ def _for_global(document: Json) -> Json:
     return {**kept, "labels": own} if own else {key: value for key, value in kept.items() if key != "labels"}
 
 
-def _content(path: str, flag: str) -> str:
+def _content(path: str, flag: str) -> bytes:
     try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandFailure(
-            f"{flag}: {path} cannot be read: {getattr(error, 'strerror', '') or error}"
-        ) from None
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise CommandFailure(f"{flag}: {path} cannot be read: {error.strerror}") from None
 
 
 def _full(path: str) -> str:

@@ -111,6 +111,7 @@ class SyncServices:
             else ""
         )
         what = "does not let this zone in" if client.is_refused else "is away"
+        what = "is not connected" if client.has_bad_files else what
         text = f"{self._settings.global_address} {what}{why}"
         yield Check("global", "warning", text, f"the zone works on with what it has; {self._remedy(client)}")
 
@@ -119,6 +120,8 @@ class SyncServices:
         if client.is_refused:
             command = f"koguma token zone --zone {self._settings.zone_name} --scope cp"
             return f"write a good token to the file of --zone-token-file; on Global: {command}"
+        if client.has_bad_files:
+            return "correct the file: it is read again for each connection"
         if client.last_error and stream_service.UNTRUSTED in client.last_error[1]:
             return stream_service.TRUST_HINT
         return "it connects again by itself"

@@ -18,12 +18,12 @@ import structlog
 
 from koguma.application.context import Context
 from koguma.kinds import KINDS
-from koguma.model.errors import KogumaError
+from koguma.model.errors import BadRequest, KogumaError
 from koguma.model.kind import Kind
 from koguma.model.resource import Key, Resource
 from koguma.policies import POLICIES
 from koguma.store.contract import Change, Put, Transaction
-from koguma.sync import joining, last_global, mapping, stream_service
+from koguma.sync import joining, last_global, mapping, stream_service, zone_credentials
 from koguma.sync.connection import Duties, PeerState, SyncConnection
 from koguma.sync.held_objects import HeldObjects
 from koguma.sync.last_global import GlobalSeen
@@ -87,6 +87,7 @@ class ZoneClient:
         self._is_same_version = False
         self.is_waiting = False  # because another control plane of the zone is connected
         self.is_refused = False  # by its token
+        self.has_bad_files = False  # of the CA, or the token
 
     def _outgoing(self, resource: Resource) -> Travelling | None:
         kind = self._context.kinds.get(resource.kind)
@@ -133,20 +134,30 @@ class ZoneClient:
             elif self.is_waiting:
                 _log.info("Global waits for another control plane of this zone to go", reason=reason)
             else:
-                what = "Global does not let this zone in" if self.is_refused else "Global is away"
-                _log.warning(f"{what}; the zone works on", address=self._target.address, reason=reason)
+                _log.warning(
+                    f"{self._obstacle}; the zone works on", address=self._target.address, reason=reason
+                )
             self.last_error = self._clock(), reason
             if asyncio.get_running_loop().time() - began > _STEADY_SECONDS:
                 pause = _RETRY_SECONDS[0]
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - zones that lost Global together
             pause = min(pause * 2, _RETRY_SECONDS[1])
 
+    @property
+    def _obstacle(self) -> str:
+        if self.has_bad_files:
+            return "this zone has nothing to connect to Global with"
+        return "Global does not let this zone in" if self.is_refused else "Global is away"
+
     async def _connect(self) -> str:
         """Connect, and sync until that ends; returns why."""
-        self.is_refused = False
+        self.is_refused = self.has_bad_files = False
         try:
             credentials, metadata = self._credentials(), self._metadata()
-        except OSError as error:
+        except (OSError, BadRequest) as error:
+            self.has_bad_files = True
+            if isinstance(error, BadRequest):
+                return error.detail
             return f"{error.filename} cannot be read: {error.strerror}"
         async with grpc.aio.secure_channel(
             urlsplit(self._target.address).netloc, credentials, options=stream_service.OPTIONS
@@ -188,12 +199,13 @@ class ZoneClient:
         return msgspec.structs.replace(self.duties, match=self._matched)
 
     def _credentials(self) -> grpc.ChannelCredentials:
-        return grpc.ssl_channel_credentials(
-            Path(self._target.ca_file).read_bytes() if self._target.ca_file else None
-        )
+        file = self._target.ca_file
+        ca = zone_credentials.ca(Path(file).read_bytes(), file) if file else None
+        return grpc.ssl_channel_credentials(ca)
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
-        token = Path(self._target.token_file).read_text(encoding="utf-8").strip()
+        file = self._target.token_file
+        token = zone_credentials.token(Path(file).read_bytes(), file)
         return (
             (stream_service.ZONE_HEADER, self._zone),
             (stream_service.INSTANCE_HEADER, self._context.about.instance_id),
