@@ -4,17 +4,19 @@ import itertools
 import os
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from tests import build
 from tests.build import timeout
 from tests.postgres import Databases
-from tests.traffic.zone_mesh import WAIT_SECONDS, ZoneMesh, until
+from tests.traffic.zone_mesh import RETRY, WAIT_SECONDS, ZoneMesh, until
 
 pytestmark = pytest.mark.slow
 
 _ALLOWED = {"spiffeID": {"type": "Exact", "value": "spiffe://default/other"}}
+_TAKEN_BACK_SECONDS = 7.5  # after which Envoy has tried it again
 EAST, WEST, SOUTH = "backend-east", "backend-west", "backend-south"
 
 
@@ -125,6 +127,28 @@ def test_a_dead_ingress_and_a_dead_zone_fail_no_request(mesh: ZoneMesh) -> None:
         mesh.wait_for_endpoints(own, alive, dead, of_south)
         mesh.wait_for(EAST, WEST, SOUTH)
         until(lambda: mesh.answered("south") == 200, "south answers again")
+
+
+def test_a_dead_endpoint_that_is_tried_again_fails_no_request(mesh: ZoneMesh) -> None:
+    """With the MeshRetry that every mesh starts with; its control plane is dead too, so that it stays one."""
+    assert mesh.top.request("DELETE", "/meshes/default/meshretries/again").status == 200
+    mesh.wait_for(EAST)
+    until(lambda: "again" not in str(_policies(mesh)), "the zone has the change")
+    mesh.zones["east"].wait_until_synced()
+    mesh.zones["east"].control_plane.kill()
+    with mesh.no_request_fails():
+        mesh.kill(mesh.backends["east"])
+        mesh.wait_for(WEST, SOUTH)
+        time.sleep(_TAKEN_BACK_SECONDS)
+    mesh.zones["east"].start_control_plane()
+    mesh.start_backend("east")
+    mesh.wait_for(EAST)
+    mesh.top.apply(build.document("MeshRetry", "again", spec=RETRY))
+    until(lambda: "again" in str(_policies(mesh)), "the zone has it again")
+
+
+def _policies(mesh: ZoneMesh) -> Any:
+    return mesh.zones["east"].request("GET", "/meshes/default/meshretries").json["items"]
 
 
 @pytest.mark.parametrize("rounds", [pytest.param(1), pytest.param(30, marks=pytest.mark.soak)])

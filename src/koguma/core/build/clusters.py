@@ -310,7 +310,10 @@ _THAT_FAILS: Final[Data] = {
         "interval": "1s",
         "base_ejection_time": "5s",
         "max_ejection_percent": 100,  # where all fail, Envoy tries all the same (panic)
-    }
+    },
+    # Envoy collects changes of health for a second. One that is dead is taken back, and left out again a
+    # moment later: for that second all calls, and all of their retries, would go there.
+    "common_lb_config": {"update_merge_window": "0s"},
 }
 
 
