@@ -103,6 +103,27 @@ def test_all_below_a_path_and_the_nearest_of_one_that_is_not_there(db):
             explained(db, path)
 
 
+def test_every_path_that_is_shown_can_be_asked_for(db):
+    patch = """
+type: MeshProxyPatch
+mesh: default
+name: odd
+spec:
+  default:
+    appendModifications: [{cluster: {operation: Add, value: "{name: 'odd[x].Cluster', type: STATIC}"}}]
+"""
+    loading.take(db, objects(patch))
+    for id_ in origins.resources(db, proxy(db, "web-1")):
+        shown = [leaf.path for leaf in explained(db, str(paths.FieldPath(*id_)))]
+        for path in shown:
+            assert paths.parsed(path).id == id_
+            assert paths.below(paths.parsed(path).field, (paths.parsed(each).field for each in shown)) == [
+                paths.parsed(path).field
+            ], path
+    options = "typedExtensionProtocolOptions.envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+    assert explained(db, f"{CLUSTER}.{options}")
+
+
 def connected(seed: int) -> Db:
     random = Random(seed)
     found = (random_meshes.resource(random) for _ in range(45))

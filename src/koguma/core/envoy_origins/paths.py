@@ -12,7 +12,7 @@ from koguma.envoy.snapshot import TYPES, Id
 from koguma.model.nearest import nearest
 from koguma.model.schema import Json
 
-_STEP: Final = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
+_STEP: Final = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]|([^.\[\]]+)")  # a name may have brackets itself
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _PLURALS: Final = {"cluster": "clusters", "listener": "listeners", "extension": "extensions"} | {
     "secret": "secrets",
@@ -55,12 +55,12 @@ def parsed(text: str) -> FieldPath:
         types = ", ".join(_PLURALS.get(each, each) for each in TYPES)
         raise NoSuchField(f'"{word}" is no type of resource{hint}; there are {types}')
     name = steps[1][0] if len(steps) > 1 else ""
-    rest = "".join(f"[{bracket}]" if bracket else f".{_snake(word)}" for bracket, word in steps[2:])
+    rest = "".join(f"[{bracket}]" if bracket else f".{word}" for bracket, word in steps[2:])
     return FieldPath(_WORDS[word], name, rest.removeprefix("."))
 
 
 def _snake(word: str) -> str:
-    return word if word.startswith("@") else _HUMP.sub(r"_\1", word).lower()
+    return _HUMP.sub(r"_\1", word).lower()
 
 
 def flattened(value: Json, path: str = "") -> dict[str, Json]:
@@ -82,10 +82,14 @@ def _leaves(value: Json, path: str) -> Iterator[tuple[str, Json]]:
 
 
 def below(field: str, leaves: Iterable[str]) -> list[str]:
-    """The leaves at a field or below it; all for an empty one."""
-    return [
-        leaf for leaf in leaves if not field or leaf == field or leaf.startswith((f"{field}.", f"{field}["))
-    ]
+    """The leaves at a field or below it, in Envoy's spelling or in camelCase; all for an empty one."""
+    known = list(leaves)
+    found = [leaf for leaf in known if _is_below(leaf, field)]
+    return found or [leaf for leaf in known if _is_below(_snake(leaf), _snake(field))]
+
+
+def _is_below(leaf: str, field: str) -> bool:
+    return not field or leaf == field or leaf.startswith((f"{field}.", f"{field}["))
 
 
 def missing(what: str, word: str, known: Iterable[str]) -> NoSuchField:
