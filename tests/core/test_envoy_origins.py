@@ -103,6 +103,52 @@ def test_all_below_a_path_and_the_nearest_of_one_that_is_not_there(db):
             explained(db, path)
 
 
+ROUTES = """
+type: MeshHTTPRoute
+mesh: default
+name: answers
+spec:
+  to:
+  - targetRef: {kind: MeshService, name: backend}
+    rules:
+    - matches: [{path: {type: Exact, value: /a}}]
+      default: {filters: [{type: DirectResponse, directResponse: {status: 201}}]}
+    - matches: [{path: {type: Exact, value: /b}}]
+      default:
+        filters: [{type: URLRewrite, urlRewrite: {hostname: other}}]
+        backendRefs: [{kind: MeshService, name: backend, port: 80}]
+"""
+
+
+def places(db: Db, path: str):
+    return {
+        leaf.path.rpartition("].")[2]: [each.path or each.by for each in leaf.origins]
+        for leaf in explained(db, path)
+    }
+
+
+def test_only_the_rule_that_sets_a_value_is_named(db):
+    loading.take(db, objects(ROUTES))
+    virtual_host = ROUTE.partition(".routes")[0]
+    first, second = places(db, f"{virtual_host}.routes[0]"), places(db, f"{virtual_host}.routes[1]")
+    assert first["direct_response.status"] == ["spec.to[0].rules[0].default.filters[0].directResponse.status"]
+    assert second["match.path"] == ["spec.to[0].rules[1].matches[0].path.value"]
+    # Its own rule makes the route, a MeshTimeout sets its limit: not the name of what is called.
+    assert second["route.timeout"] == ["spec.to[0].rules[1]", "spec.to[0].default.http.requestTimeout"]
+    by_default = places(db, f"{virtual_host}.routes[2]")
+    assert by_default["route.cluster"] == ["koguma"]
+    assert by_default["route.timeout"] == ["spec.to[0].default.http.requestTimeout"]
+
+
+def test_a_port_that_is_in_the_name_of_its_resource(db):
+    loading.take(db, objects(MESH.replace("name: main, ", "")))
+    path = "listeners[kri_dp_default_east__web-1_8080].address.socket_address"
+    assert places(db, path) == {
+        "address.socket_address.address": ["networking.address"],
+        "address.socket_address.port_value": ["networking.inbound[0].port"],
+    }
+
+
 def test_every_path_that_is_shown_can_be_asked_for(db):
     patch = """
 type: MeshProxyPatch

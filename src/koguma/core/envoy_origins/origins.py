@@ -14,7 +14,7 @@ import msgspec
 from koguma.core import derivation, match, meta, world
 from koguma.core.build import network, snapshot
 from koguma.core.envoy_origins import paths
-from koguma.core.envoy_origins.parts import with_others, written_parts
+from koguma.core.envoy_origins.parts import WrittenPart, with_others, written_parts
 from koguma.core.envoy_origins.paths import FieldPath
 from koguma.core.envoy_origins.replay import Replay, with_spec
 from koguma.core.envoy_origins.words import part_of_koguma
@@ -126,20 +126,20 @@ class _Origins:
         return (each.policy for each in match.matched(self._db, kind, traits)) if traits else iter(())
 
     def _without(self, instead: Iterable[Resource], gone: Iterable[Key] = ()) -> frozenset[str]:
-        return (self._replay.without(instead, gone) or frozenset()) & self._wanted
+        return frozenset(self._replay.without(instead, gone) or ()) & self._wanted
 
     def _of_kind(self, kind: str, policies: list[Key], dependent: frozenset[str]) -> None:
         """The places of policies of a kind on which fields depend."""
-        places: dict[str, list[tuple[Key, str]]] = {}
+        found = _Places()
         for policy in self._relevant(policies):
             resource = world.RESOURCES.get(self._replay.db, policy)
-            for path, spec in written_parts(resource.spec) if resource is not None else ():
-                for leaf in self._without([with_spec(resource, spec)]) if resource is not None else ():
-                    places.setdefault(leaf, []).append((policy, path))
-        places = {leaf: list(dict.fromkeys(found)) for leaf, found in places.items()}
+            if resource is None:
+                continue
+            for part in written_parts(resource.spec):
+                found.add(policy, part, self._replay.without([with_spec(resource, part.spec)]))
         traced = self._traced(kind)
         for leaf in dependent:
-            origins = [self._policy(policy, path, traced) for policy, path in _deepest(places.get(leaf, []))]
+            origins = [self._policy(policy, path, traced) for policy, path in found.of(leaf)]
             if not origins:  # others say the same, so that no line alone makes a difference
                 origins = [FieldOrigin("policy", meta.kri(self._db, key), key.kind) for key in policies]
             self._found.setdefault(leaf, []).extend(origins)
@@ -183,21 +183,42 @@ class _Origins:
 
     def _of_objects(self, rest: frozenset[str]) -> None:
         """Fields of the Mesh, the Dataplane and the destinations without which these are others."""
-        places: dict[str, list[tuple[Key, str]]] = {}
+        found = _Places()
         for resource in [each for each in world.stored(self._replay.db) if self._replay.is_about(each)]:
-            for path, spec in written_parts(resource.spec, whole=resource.kind == "Mesh"):
-                changed = self._replay.without([with_spec(resource, spec)], must_exist=True) or frozenset()
-                for leaf in changed & rest:
-                    places.setdefault(leaf, []).append((resource.key, path))
-        for leaf, found in places.items():
-            self._found[leaf] = [
-                self._object(key, path) for key, path in _deepest(list(dict.fromkeys(found)))
-            ]
+            for part in written_parts(resource.spec, whole=resource.kind == "Mesh"):
+                changed = self._replay.without([with_spec(resource, part.spec)], must_exist=True)
+                found.add(resource.key, part._replace(is_value=False), changed)
+        for leaf in rest:
+            if places := found.of(leaf):
+                self._found[leaf] = [self._object(key, path) for key, path in places]
 
     def _object(self, key: Key, path: str) -> FieldOrigin:
         kind = world.kind_of(self._db, key.kind)
         shown = path.removeprefix("spec.") if kind.inline else path
         return FieldOrigin("object", meta.kri(self._db, key), key.kind, shown, self._viewer.line(key, shown))
+
+
+class _Places:
+    """Where the values of leaves are written: parts without which, or with others, these are others."""
+
+    def __init__(self) -> None:
+        self._by_leaf: dict[str, dict[tuple[Key, str], bool]] = {}
+
+    def add(self, key: Key, part: WrittenPart, changed: Mapping[str, bool] | None) -> None:
+        """Leaves that a part changes, each with whether it still has a value then.
+
+        With another text or number something may be gone that this does not set: what it referred to.
+        """
+        for leaf, has_value in (changed or {}).items():
+            if has_value or not part.is_value:
+                places = self._by_leaf.setdefault(leaf, {})
+                places[key, part.path] = places.get((key, part.path), False) or has_value
+
+    def of(self, leaf: str) -> list[tuple[Key, str]]:
+        """The places of a leaf: those that give it its value, else those without which there is none."""
+        places = self._by_leaf.get(leaf, {})
+        valued = [place for place, has_value in places.items() if has_value]
+        return _deepest(valued or list(places))
 
 
 def _deepest(places: list[tuple[Key, str]]) -> list[tuple[Key, str]]:

@@ -3,31 +3,38 @@
 A value that equals what would hold without it makes no difference when it is left out, but another one does.
 """
 
+import ipaddress
 import re
 from collections.abc import Iterator
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
 from koguma.model.schema import Json
 
 _KEPT: Final = frozenset({"targetRef"})  # what an entry is about; without it there is no entry
 _NUMBER: Final = re.compile(r"\d+")
 _DURATION: Final = re.compile(r"(\d+(ms|s|m|h))+")
-_DEPTH_MAX: Final = 8
+_DEPTH_MAX: Final = 16
 _PARTS_MAX: Final = 400
 
 
-def written_parts(spec: Json, *, whole: bool = False) -> Iterator[tuple[str, Json]]:
-    """The paths of all parts of a spec, those above before those below, each with the spec without it.
+class WrittenPart(NamedTuple):
+    """A part of a spec by path, and the spec without it, or with another value there."""
 
-    A number, a duration or a flag comes once more, with another value. With `whole`, only parts at the top.
+    path: str
+    spec: Json
+    is_value: bool = False  # whether it has another text or number, so that what it sets has another value
+
+
+def written_parts(spec: Json, *, whole: bool = False) -> Iterator[WrittenPart]:
+    """All parts of a spec, those above before those below, each with the spec without it.
+
+    A text, a number or a flag comes once more, with another value. With `whole`, only parts at the top.
     """
-    for number, (path, rest) in enumerate(_without(spec, "spec", 1 if whole else _DEPTH_MAX)):
-        if number >= _PARTS_MAX:
-            return
-        yield path, rest
+    return islice(_without(spec, "spec", 1 if whole else _DEPTH_MAX), _PARTS_MAX)
 
 
-def _without(value: Json, path: str, depth: int) -> Iterator[tuple[str, Json]]:
+def _without(value: Json, path: str, depth: int) -> Iterator[WrittenPart]:
     if not depth:
         return
     if isinstance(value, dict):
@@ -35,16 +42,23 @@ def _without(value: Json, path: str, depth: int) -> Iterator[tuple[str, Json]]:
             if name in _KEPT:
                 continue
             at = f"{path}.{name}"
-            yield at, {other: each for other, each in value.items() if other != name}
-            if (changed := _other(inner)) is not None:
-                yield at, {**value, name: changed}
-            yield from ((below, {**value, name: rest}) for below, rest in _without(inner, at, depth - 1))
+            yield WrittenPart(at, {other: each for other, each in value.items() if other != name})
+            for each in _changed(inner, at, depth):
+                yield each._replace(spec={**value, name: each.spec})
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             at = f"{path}[{index}]"
-            yield at, [*value[:index], *value[index + 1 :]]
-            for below, rest in _without(inner, at, depth - 1):
-                yield below, [*value[:index], rest, *value[index + 1 :]]
+            yield WrittenPart(at, [*value[:index], *value[index + 1 :]])
+            for each in _changed(inner, at, depth):
+                yield each._replace(spec=[*value[:index], each.spec, *value[index + 1 :]])
+
+
+def _changed(inner: Json, path: str, depth: int) -> Iterator[WrittenPart]:
+    """What may stand instead of a part that stays: another value, or the same without what is in it."""
+    changed = _other_text(inner) if (other := _other(inner)) is None else other
+    if changed is not None:
+        yield WrittenPart(path, changed, is_value=not isinstance(inner, bool))
+    yield from _without(inner, path, depth - 1)
 
 
 def with_others(value: Json) -> Json:
@@ -66,3 +80,13 @@ def _other(value: Json) -> Json:
     if isinstance(value, str) and _DURATION.fullmatch(value):
         return _NUMBER.sub(lambda found: str(int(found[0]) + 1), value, count=1)
     return None
+
+
+def _other_text(value: Json) -> str | None:
+    """Another text; it may be one that its object cannot have, and then is not tried."""
+    if not isinstance(value, str):
+        return None
+    try:
+        return str(ipaddress.ip_address(value) + 1)
+    except ValueError:
+        return f"{value}x"

@@ -4,8 +4,11 @@ An element of a list is named by its `name` where all elements have one, else by
 camelCase, as in Envoy's JSON, are taken too.
 """
 
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
+from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from koguma.envoy.snapshot import TYPES, Id
@@ -69,16 +72,60 @@ def flattened(value: Json, path: str = "") -> dict[str, Json]:
 
 
 def _leaves(value: Json, path: str) -> Iterator[tuple[str, Json]]:
-    if isinstance(value, dict) and value:
-        for name, inner in value.items():
-            yield from _leaves(inner, f"{path}.{name}" if path else name)
-    elif isinstance(value, list) and value:
-        names = [each.get("name") if isinstance(each, dict) else None for each in value]
-        is_named = all(names) and len(set(names)) == len(names)
-        for index, inner in enumerate(value):
-            yield from _leaves(inner, f"{path}[{names[index] if is_named else index}]")
+    if isinstance(value, dict | list) and value:
+        for at, inner in _children(value, path):
+            yield from _leaves(inner, at)
     else:
         yield path, value
+
+
+def _children(value: Json, path: str) -> list[tuple[str, Json]]:
+    """What is directly in an object or a list, by path."""
+    if isinstance(value, dict):
+        return [(f"{path}.{name}" if path else name, inner) for name, inner in value.items()]
+    names = _names(value) or range(len(value))
+    return [(f"{path}[{name}]", inner) for name, inner in zip(names, value, strict=True)]
+
+
+def _names(elements: Sequence[Json]) -> list[str]:
+    """The names of all elements of a list; none where one has no name, or several have the same."""
+    names = [each.get("name") if isinstance(each, dict) else None for each in elements]
+    return [str(name) for name in names] if all(names) and len(set(names)) == len(names) else []
+
+
+def differing(before: Json, after: Json, path: str = "") -> Iterator[tuple[str, bool]]:
+    """The leaves of a value that are others in another one, each with whether it has a value there at all.
+
+    A leaf that only stands elsewhere in a list is no other one.
+    """
+    if before == after:
+        return
+    if isinstance(before, dict) and before and isinstance(after, dict):
+        for name, inner in before.items():
+            yield from differing(inner, after.get(name, _NONE), f"{path}.{name}" if path else name)
+    elif isinstance(before, list) and before and isinstance(after, list):
+        for (at, inner), other in zip(_children(before, path), _counterparts(before, after), strict=True):
+            yield from differing(inner, other, at)
+    else:
+        is_there = not isinstance(before, dict | list) and not isinstance(after, dict | list)
+        is_there = is_there and after is not _NONE
+        yield from ((leaf, is_there) for leaf, _ in _leaves(before, path))
+
+
+_NONE: Final = object()
+
+
+def _counterparts(before: Sequence[Json], after: Sequence[Json]) -> Iterator[Json]:
+    """What stands in a list for each element of another one: of its name, else equal, else in its place."""
+    if (names := _names(before)) and (others := _names(after)):
+        by_name = dict(zip(others, after, strict=True))
+        yield from (by_name.get(name, _NONE) for name in names)
+        return
+    texts = [[json.dumps(each, sort_keys=True) for each in elements] for elements in (before, after)]
+    matched = SequenceMatcher(None, texts[0], texts[1], autojunk=False).get_opcodes()
+    for _, start, end, other_start, other_end in matched:
+        pairs = zip_longest(range(start, end), after[other_start:other_end], fillvalue=_NONE)
+        yield from (other for index, other in pairs if index is not _NONE)
 
 
 def below(field: str, leaves: Iterable[str]) -> list[str]:

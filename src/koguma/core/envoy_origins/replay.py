@@ -4,21 +4,22 @@ A database of its own holds what the resource may depend on: first only the prox
 resource, and the policies that select it. If the resource is not the same there, all of the mesh.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+import json
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from koguma.core import loading, match, world
 from koguma.core.build import encoding, network, snapshot
-from koguma.core.envoy_origins.paths import flattened
+from koguma.core.envoy_origins import paths
 from koguma.core.gateways import GATEWAY
 from koguma.core.incremental import Db
 from koguma.envoy.snapshot import ENDPOINTS, SECRET, Id, XdsResource
-from koguma.model.kind import Kinds
+from koguma.model.kind import Kinds, ValidationContext
 from koguma.model.redacted import SHOWN
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
+from koguma.model.violation import Violation
 
 
 class Replay:
@@ -35,28 +36,65 @@ class Replay:
         encoder = encoding.ENCODER.get(db, "envoy")
         assert encoder is not None
         self._encoder = encoder
-        self.leaves = self._leaves(actual)
+        self._ids = frozenset(each.id for each in snapshot.of(self.db, proxy) or ())
+        self._shown = self._data(actual)
+        self.leaves = paths.flattened(self._shown)
 
     def without(
         self, instead: Iterable[Resource], gone: Iterable[Key] = (), *, must_exist: bool = False
-    ) -> frozenset[str] | None:
-        """The leaves that are other ones with these objects instead; None where they cannot be tried.
+    ) -> Mapping[str, bool] | None:
+        """The leaves that are other ones with these objects instead, each with whether it still has a value.
 
-        With `must_exist` also where there would be no such resource.
+        None where they cannot be tried: where nobody could write them, and with `must_exist` where there
+        would be no such resource, nor one with another name in its place.
         """
         written, deleted = tuple(instead), tuple(gone)
+        if any(self._is_refused(resource) for resource in written):
+            return None
         keys = (*(resource.key for resource in written), *deleted)
         before = [each for key in keys if (each := world.RESOURCES.get(self.db, key)) is not None]
         loading.take(self.db, written, deleted)
         is_read = not any(world.UNREADABLE.get(self.db, key) for key in keys)
         try:
-            resource = _resource(self.db, self._proxy, self._id) if is_read else None
-            found = self._leaves(resource) if resource is not None else {}
+            found = self._found(must_exist=must_exist) if is_read else None
         finally:
             loading.take(self.db, before)
-        if not is_read or (must_exist and resource is None):
-            return None
-        return frozenset(path for path, value in self.leaves.items() if found.get(path, _NONE) != value)
+        return None if found is None else dict(paths.differing(self._shown, found))
+
+    def _found(self, *, must_exist: bool) -> Json:
+        """The resource as it is now, without anything where there is none; None where there must be one."""
+        resource = _resource(self.db, self._proxy, self._id)
+        if resource is not None:
+            return self._data(resource)
+        renamed = self._renamed() if must_exist else None
+        if renamed is None:
+            return None if must_exist else {}
+        return json.loads(json.dumps(self._data(renamed)).replace(renamed.name, self._id[1]))
+
+    def _renamed(self) -> XdsResource | None:
+        """What has come instead of the resource: names have ports and sections in them."""
+        found = snapshot.of(self.db, self._proxy)
+        new = [each for each in found or () if each.type == self._id[0] and each.id not in self._ids]
+        return new[0] if len(new) == 1 else None
+
+    def _is_refused(self, resource: Resource) -> bool:
+        """Whether nobody could write this for what is there: more is wrong with it than with that."""
+        there = world.RESOURCES.get(self.db, resource.key)
+        known = self._violations(there) if there is not None else frozenset()
+        return not self._violations(resource) <= known
+
+    def _violations(self, resource: Resource) -> frozenset[Violation]:
+        kind = world.KINDS.get(self.db, resource.kind)
+        if kind is None:
+            return frozenset()
+        context = ValidationContext(
+            control_plane=world.control_plane(self.db),
+            name=resource.name,
+            mesh=resource.mesh,
+            namespace=resource.namespace,
+            labels=resource.labels,
+        )
+        return frozenset(kind.violations(resource.spec, context))
 
     def is_about(self, resource: Resource) -> bool:
         """Whether an object, no policy, may decide what the resource says."""
@@ -64,13 +102,10 @@ class Replay:
             return resource.key == self._proxy or _is_endpoint(resource, self._actual)
         return resource.kind == "Mesh" or _is_named(self.db, resource.key, self._id)
 
-    def _leaves(self, resource: XdsResource) -> dict[str, Json]:
+    def _data(self, resource: XdsResource) -> Json:
         if resource.type == SECRET:
             return {"secret": SHOWN}
-        return flattened(self._encoder.shown(resource, json_names=False))
-
-
-_NONE: Final = object()
+        return self._encoder.shown(resource, json_names=False)
 
 
 def _resource(db: Db, proxy: Key, id_: Id) -> XdsResource | None:
