@@ -330,8 +330,8 @@ def test_a_new_mesh_is_shown_whole_to_who_may_read_all(plane):
     ]
 
 
-def explain(plane, path, name="web-1", headers=None):
-    query = quote(path, safe="")
+def explain(plane, path, name="web-1", headers=None, at=""):
+    query = quote(path, safe="") + at
     return plane("GET", f"/meshes/{MESH}/dataplanes/{name}/_explain?path={query}", **(headers or {}))
 
 
@@ -351,3 +351,16 @@ def test_who_set_a_field_of_envoy(plane, readers):
     assert explain(plane, name, "backend-1", headers=readers["one"]).status == 403
     assert explain(plane, name, "nobody").status == 404
     assert planned(plane, timeout("slow", 3))["changed"] == 2, "a plan after it is right"
+
+
+def test_who_had_set_a_field_of_envoy(plane):
+    path = "routes[kri_msvc_shop_default__backend_main]"
+    before = plane("GET", f"/meshes/{MESH}/dataplanes").headers["Koguma-Revision"]
+    assert plane("PUT", f"/meshes/{MESH}/meshtimeouts/slow", timeout("slow", 3)).status == 200
+    values = {
+        answer["value"]
+        for at in ("", f"&at={before}")
+        for answer in explain(plane, path, at=at).json["fields"]
+        if answer["path"].endswith(".timeout")
+    }
+    assert values == {"3s", "9s"}

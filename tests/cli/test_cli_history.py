@@ -55,6 +55,9 @@ def test_a_past_moment_is_shown(cli, mesh, changed):
     for words in (("get", "proxies", "--at", "1h"), ("get", "mt", "-w", "--at", "1h")):
         assert cli(*words).code == 2
     assert cli("inspect", "dataplane", "x", "--type", "stats", "--at", "1h").code == 2
+    of_envoy = ("explain", "dataplane", "x", "-m", mesh, "--envoy", "clusters")
+    assert "a time such as" in cli(*of_envoy, "--at", "noon").err
+    assert "files have no history" in cli(*of_envoy, "--at", "1h", "-f", ".").err
 
 
 def test_a_change_is_planned_for_a_past_moment(cli, mesh, changed, tmp_path):

@@ -81,18 +81,21 @@ class Inspect:
 
     async def explain(self, call: Call, mesh: str, name: str) -> web.StreamResponse:
         """Who set the fields of a proxy's Envoy at a path; or which resources there are."""
-        context = self._context
-        if context.control_plane.is_global:
+        if self._context.control_plane.is_global:
             raise NotAllowed("Not allowed on global CP")
-        dataplane = context.kinds["Dataplane"]
+        dataplane = self._context.kinds["Dataplane"]
+        context = await at.context_of(call, self._context, dataplane)
         context.check(call.user, "get", dataplane, mesh, name)
         live = await context.database()
         context.check_mesh(call.user, mesh)
         proxy = context.find(call.user, dataplane, mesh, name).key
         try:
             path = paths.parsed(call.query.get("path", "")[:_PATH_LENGTH_MAX])
-            explained = await context.trials.ask(
-                live, context.store, (), partial(envoy_origins.answered, proxy, path), compiles=True
+            answered = partial(envoy_origins.answered, proxy, path)
+            explained = await (
+                context.moment.ask(answered)
+                if context.moment is not None
+                else context.trials.ask(live, context.store, (), answered, compiles=True)
             )
         except paths.NoSuchField as error:
             raise Invalid([Violation("path", str(error), "missing")]) from None

@@ -258,7 +258,7 @@ OF_PROXY: Final[Mapping[str, PlainPath]] = {
     "_policies": _VIEW,
     "_layout": _LAYOUT,
     "_config": PlainPath({"GET": _ignored(SHADOW, DIFF, AT)}),
-    "_explain": PlainPath({"GET": _ignored(PATH)}),
+    "_explain": PlainPath({"GET": _ignored(PATH, AT)}),
     "_inbounds/{kri}/_policies": _VIEW,
     "_outbounds/{kri}/_policies": _VIEW,
     "_outbounds/{kri}/_routes": _VIEW,

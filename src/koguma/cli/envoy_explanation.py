@@ -31,8 +31,9 @@ def show(name: str, mesh: str, files: Sequence[str], path: str, flags: dict[str,
     else:
         connection = {each: flags[each] for each in ("address", "token_file", "ca_file", "context")}
         with contextlib.closing(options.client(**connection)) as client:
+            at = options.at_query(flags["at"])
             base = f"/meshes/{quote(mesh, safe='')}/dataplanes/{quote(name, safe='')}"
-            explained = Explained(client.get(f"{base}/_explain", [("path", path)]).object, {})
+            explained = Explained(client.get(f"{base}/_explain", [("path", path), *at]).object, {})
     if form == "json":
         print(output.json_text(explained.answer))
         return

@@ -77,14 +77,14 @@ def dataplane(name: str, *, mesh: str, files: Sequence[str], **flags: Any) -> No
     envoy = flags.pop("envoy")
     if envoy is None and not flags["to"]:
         raise click.UsageError("name what is called with --to, or a field of Envoy with --envoy")
+    if files and flags["at"]:
+        raise click.UsageError("--at is for what a control plane has stored; files have no history")
     if envoy is not None:
         envoy_explanation.show(name, mesh, files, envoy, flags)
         return
     query = ExplainQuery(**{option: flags.pop(option) for option in ExplainQuery._fields})
     control_plane = offline.control_plane(zone=flags.pop("zone"), is_global=flags.pop("is_global"))
     output_format, at = flags.pop("output"), flags.pop("at")
-    if files and at:
-        raise click.UsageError("--at is for what a control plane has stored; files have no history")
     with contextlib.ExitStack() as stack:
         if files:
             loaded = offline.require_valid(offline.load(inputs.read(files), control_plane))
