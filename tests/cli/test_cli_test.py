@@ -156,6 +156,23 @@ def test_cases_that_pass(test):
             ('mesh "default" has no service, gateway or proxy "nowhere"',),
         ),
         ("from: web, request: {to: backend}, expect: {status: 418}", ("expected 418, but the answer",)),
+        (
+            f"from: web, {OLD}, expect: {{timeout: 5s, retries: 5, mirrors: [a]}}",
+            (
+                "expect.timeout: expected 5s, but redirected by beta with 301",
+                "expect.retries: expected 5, but redirected",
+                "expect.mirrors: expected a, but redirected",
+            ),
+        ),
+        (
+            "from: backend, request: {to: web}, expect: {path: /, host: web, headers: {x-a: null}}",
+            (
+                "expect.path: expected /, but denied by web-may with 403",
+                "decided by kri_mtp_default_default__web-may_, shop/mesh.yaml:",
+                "expect.host: expected web, but denied",
+                "expect.headers.x-a: expected absent, but denied",
+            ),
+        ),
     ],
 )
 def test_failures_say_why(test, case, texts):

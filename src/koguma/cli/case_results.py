@@ -34,6 +34,7 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "responseHeaders": ("filters",),
 }
 
+_OF_ARRIVAL: Final = ("path", "host", "headers")  # of requests that reach a service
 _REQUEST: Final = (
     "mirrors",
     "path",
@@ -124,7 +125,8 @@ def _because(loaded: LoadedFiles, failure: CaseFailure) -> Iterator[str]:
     source = FilesInspect(loaded.db, offline.known_kinds(), caller, loaded.documents)
     word = failure.path.removeprefix("expect.").partition(".")[0]
     shown = answers.outcome_json(loaded.db, outcome, caller)
-    if word in _FIELDS:
+    is_set = outcome.is_reached or (outcome.destination and word not in _OF_ARRIVAL)
+    if word in _FIELDS and is_set:
         outbound = encoding.kri(loaded.db, group.port.destination, group.port.section)
         yield from _setters(source, outbound, outcome.route, word, failure.actual)
     else:

@@ -182,6 +182,7 @@ def _group_failures(expect: CaseExpectation, group: CallGroup) -> Iterator[CaseF
         yield CaseFailure("expect", "an outcome", f"undecided: {undecided.text}", group, undecided)
         return
     yield from _where(expect, group)
+    yield from _without_effect(expect, group)
     for outcome in group.outcomes:
         for field, expected, actual in _settings(expect, outcome):
             yield CaseFailure(f"expect.{field}", expected, actual, group, outcome)
@@ -207,6 +208,29 @@ def _where(expect: CaseExpectation, group: CallGroup) -> Iterator[CaseFailure]:
             yield CaseFailure("expect.denied.by", expect.denied.by, others[0].by, group, others[0])
     if expect.outcome is not None and any(each.kind != expect.outcome for each in group.outcomes):
         yield CaseFailure("expect.outcome", expect.outcome, actual, group, first)
+
+
+def _without_effect(expect: CaseExpectation, group: CallGroup) -> Iterator[CaseFailure]:
+    """What is expected of requests that go on, or that arrive, where none of them does."""
+    found = {_camel(field): getattr(expect, field) for field in (*_DURATIONS, "retries")}
+    found["mirrors"] = None if expect.mirrors is None else ", ".join(expect.mirrors) or "none"
+    if any(each.destination for each in group.outcomes):
+        found = {}
+    if not any(_has_response(each) for each in group.outcomes):
+        found |= {
+            f"responseHeaders.{name}": value or "absent" for name, value in expect.response_headers.items()
+        }
+    if not any(each.is_reached for each in group.outcomes):
+        found |= {"path": expect.path, "host": expect.host}
+        found |= {f"headers.{name}": value or "absent" for name, value in expect.headers.items()}
+    for field, value in found.items():
+        if value is not None:
+            yield CaseFailure(f"expect.{field}", str(value), summary(group), group, _culprit(group))
+
+
+def _has_response(outcome: CallOutcome) -> bool:
+    """Whether routes act on the response: to requests that they send on or answer."""
+    return bool(outcome.destination) or outcome.kind in ("answered", "redirected")
 
 
 def _culprit(group: CallGroup) -> CallOutcome | None:
@@ -266,6 +290,7 @@ def _settings(expect: CaseExpectation, outcome: CallOutcome) -> Iterator[tuple[s
     yield from _answer(expect, outcome)
     if outcome.destination:
         yield from _route(expect, outcome)
+    if _has_response(outcome):
         yield from _response(expect, outcome)
     if outcome.is_reached and outcome.request is not None:
         yield from _request(expect, outcome.request)
