@@ -1,8 +1,11 @@
 """`koguma can -f`: whether one may call another, and which rule decides it, offline."""
 
 import json
+from base64 import b64encode
 
 import pytest
+
+from tests.envoy.some_certificates import certificate, pem
 
 MESH = """\
 type: Mesh
@@ -171,7 +174,14 @@ def test_from_outside_through_a_gateway(can, tmp_path):
     assert ended.code == 0
     assert "reaches backend:8080 (backend-1)" in ended.out
     assert can("outside", "edge", "--host", "other.lan").code == 2
+    assert can("outside", "edge", "-H", "Host: shop.lan").code == 0
     assert "is a gateway, which is called from outside" in can("web", "edge").err
+    tls = "protocol: HTTPS, tls: {mode: TERMINATE, certificates: [{secret: cert}]}"
+    key, own = reversed(pem(certificate(())))
+    cert = b64encode((key + own).encode()).decode()
+    secret = f"---\ntype: Secret\nmesh: default\nname: cert\ndata: {cert}\n"
+    (tmp_path / "mesh.yaml").write_text(f"{MESH}---\n{GATEWAY.replace('protocol: HTTP', tls)}{secret}")
+    assert can("outside", "edge", "--host", "shop.lan:8080").code == 0, "the port is no part of the SNI"
 
 
 def test_what_cannot_be_judged_is_said(can, tmp_path):

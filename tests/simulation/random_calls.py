@@ -21,14 +21,20 @@ PATHS = (
     "/V1",
     "/z?q=2&p",
     "/v1/%2e%2e/v2",
+    "/%761",
+    "/v1/%7e%2fx",
+    "/v1/..;p/v2",
+    '/v1/"<x>',
+    "/v1/%00",
+    "/v1#x",
 )
 HEADERS = (("x-a", "1"), ("x-a", "2"), ("x-b", "beta"), ("x-b", ""), ("x-c", "yes"))
-METHODS = ("GET", "GET", "GET", "POST", "PUT", "DELETE")
+METHODS = ("GET", "GET", "GET", "GET", "POST", "POST", "PUT", "DELETE", "get")
 CALLERS = ("web-1", "job-1")
 SERVING = ("a-1", "a-2", "b-1")
 DESTINATIONS = ("a", "b", "ext")
 GATEWAY = "edge-1"
-HOSTS = ("shop.lan", "a.shop.lan", "b.shop.lan", "A.SHOP.LAN:8080", "other.lan", "shop.lan.")
+HOSTS = ("shop.lan", "a.shop.lan", "b.shop.lan", "A.SHOP.LAN:8080", "other.lan", "shop.lan.", "[::1]:80")
 
 
 def request(random: Random) -> SimulatedRequest:

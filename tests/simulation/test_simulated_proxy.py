@@ -3,12 +3,14 @@
 from fractions import Fraction
 from typing import Any
 
+import msgspec
 import pytest
 
 from koguma.envoy import by_caller, rbac, snapshot
 from koguma.envoy.callers import Caller, UriSan
 from koguma.envoy.rbac import Decision
 from koguma.envoy.simulation import filter_chains, forwarding, request_paths, routing, text_matching
+from koguma.envoy.simulation.ending import Side
 from koguma.envoy.simulation.proxy import SimulatedProxy
 from koguma.envoy.simulation.traffic import ClientConnection, PeerIdentity, SimulatedRequest, Undecidable
 
@@ -161,12 +163,31 @@ def test_a_match_that_is_not_known_is_not_guessed():
         ({"normalize_path": True}, "/a/..", "/"),
         ({"normalize_path": True, "merge_slashes": True}, "//a///b", "/a/b"),
         ({}, "/a/../b", "/a/../b"),
+        ({"normalize_path": True}, "/%61dmin/%7e%2f%zz", "/admin/~%2f%zz"),
+        ({"normalize_path": True}, "/a/..;x=1/b;y", "/b;y"),
+        ({"normalize_path": True}, '/a"<b>|\\c', "/a%22%3Cb%3E%7C/c"),
+        ({}, "/%61", "/%61"),
     ],
 )
 def test_paths_are_normalized(options, path, expected):
     normal = request_paths.normalized(options, asked(path))
     assert isinstance(normal, SimulatedRequest)
     assert normal.path == expected
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (asked("/a#b"), "fragment"),
+        (asked("/a/%00"), "zero byte"),
+        (asked("/é"), "must be encoded"),
+        (asked(method="get"), 'no method "get"'),
+    ],
+)
+def test_requests_that_envoy_does_not_take(request_, text):
+    problem = request_paths.normalized({"normalize_path": True}, request_)
+    assert isinstance(problem, request_paths.PathProblem)
+    assert (problem.status, text in problem.text) == (400, True)
 
 
 def test_weights_split_and_endpoints_share():
@@ -314,3 +335,47 @@ def test_tls_fails_with_a_reason():
 def test_a_redirect_keeps_what_it_does_not_change():
     route = {"match": {"prefix": "/a/"}, "redirect": {"prefix_rewrite": "/b/", "response_code": "FOUND"}}
     assert forwarding.redirect(route, asked("/a/x?q", host="h:80")) == (302, "http://h:80/b/x?q")
+
+
+@pytest.mark.parametrize(
+    ("action", "scheme", "host", "location"),
+    [
+        ({"host_redirect": "other"}, "https", "h", "https://other/"),
+        ({"scheme_redirect": "http"}, "https", "h:443", "http://h/"),
+        ({"scheme_redirect": "http"}, "http", "h:443", "http://h:443/"),
+        ({"https_redirect": True}, "http", "[::1]:80", "https://[::1]/"),
+        ({"port_redirect": 8443}, "http", "[::1]", "http://[::1]:8443/"),
+    ],
+)
+def test_the_scheme_of_a_redirect(action, scheme, host, location):
+    request = msgspec.structs.replace(asked(host=host), scheme=scheme)
+    found = forwarding.redirect({"match": {"prefix": "/"}, "redirect": action}, request)
+    assert found == (301, location)
+
+
+def test_of_several_values_of_a_header_one_is_enough():
+    request = SimulatedRequest(headers=(("x-a", "1"), ("x-a", "2")))
+    matching = [
+        value
+        for value in ("1", "2", "1,2")
+        if text_matching.has_header({"name": "x-a", "string_match": {"exact": value}}, request)
+    ]
+    assert matching == ["1", "2"]
+
+
+def test_headers_that_routes_set():
+    change = {"append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+    empty = {"request_headers_to_add": [{"header": {"key": "x-a"}, **change}]}
+    answer = {
+        "match": {"prefix": "/"},
+        "direct_response": {"status": 418},
+        "response_headers_to_add": [{"header": {"key": "x-r", "value": "1"}}],
+    }
+    assert forwarding.sent({}, to("a"), [empty], asked(x_a="1")).header("x-a") == "1"
+    (ending,) = proxy(routes=[answer]).arrive("in", PLAIN, asked())
+    assert ending.side.response_headers == (("x-r", "1"),)
+
+
+def test_a_response_passes_proxies_the_other_way_round():
+    caller, service = Side(response_headers=(("-x-r", ""),)), Side(response_headers=(("x-r", "1"),))
+    assert caller.joined(service).response_headers == (("x-r", "1"), ("-x-r", ""))

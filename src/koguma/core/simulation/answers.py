@@ -4,6 +4,7 @@ Callers that get the same answer are one group. `verdict` is `yes` where all suc
 `partly` where some do, `no` where none does, and `unknown` where something decides that cannot be judged.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Final
@@ -29,6 +30,7 @@ YES, PARTLY, NO, UNKNOWN = "yes", "partly", "no", "unknown"
 ELSEWHERE: Final = "elsewhere"  # it reaches others than the one proxy that was asked about
 _SHOWN_MAX: Final = 20  # proxies of a group, by name
 _TLS_PROTOCOLS: Final = ("https", "tls")
+_PORT: Final = re.compile(r":\d+$")
 
 
 class CallQuestion(msgspec.Struct, frozen=True):
@@ -126,8 +128,10 @@ def _concerns(outcome: CallOutcome, proxy: Key, caller: Key) -> bool:
 
 
 def _request(question: CallQuestion, port: CalledPort) -> SimulatedRequest:
-    host = question.request.host or port.destination.name
-    return msgspec.structs.replace(question.request, host=host)
+    """The request with a host, which may also be given as a header."""
+    request = question.request
+    host = request.host or dict(request.headers).get("host") or port.destination.name
+    return msgspec.structs.replace(request.without("host"), host=host)
 
 
 def _at_gateway(simulator: CallSimulator, port: CalledPort, question: CallQuestion) -> Iterator[CallGroup]:
@@ -137,7 +141,8 @@ def _at_gateway(simulator: CallSimulator, port: CalledPort, question: CallQuesti
     request = _request(question, port)
     listener = encoding.kri(db, port.destination, str(port.number))
     is_tls = port.protocol in _TLS_PROTOCOLS
-    connection = ClientConnection(port=port.number, is_tls=is_tls, server_name=request.host if is_tls else "")
+    server_name = _PORT.sub("", request.host) if is_tls else ""
+    connection = ClientConnection(port=port.number, is_tls=is_tls, server_name=server_name)
     alike: dict[object, list[Key]] = {}
     for key in _serving(db, port, question):
         alike.setdefault(simulator.proxies.shared_spec(key), []).append(key)

@@ -36,13 +36,13 @@ class Side(msgspec.Struct, frozen=True):
     ] = ()  # added to the response, or `-name` where one is removed
 
     def joined(self, other: "Side") -> "Side":
-        """Both, this one first."""
+        """Both, this one first; but a response passes what a request passed the other way round."""
         return Side(
             (*self.limits, *other.limits),
             (*self.faults, *other.faults),
             (*self.notes, *other.notes),
             (*self.permits, *other.permits),
-            (*self.response_headers, *other.response_headers),
+            (*other.response_headers, *self.response_headers),
         )
 
 

@@ -1,5 +1,6 @@
 """Forwarding: what a route does with a request that it takes: answer it, or change and send it on."""
 
+import re
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Final
@@ -17,6 +18,8 @@ _REDIRECTS: Final = {
     "TEMPORARY_REDIRECT": 307,
     "PERMANENT_REDIRECT": 308,
 }
+_HOST_PORT: Final = re.compile(r":[^:\]]*$")  # an address of IPv6 stands in brackets
+_DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 DEFAULT_TIMEOUT: Final = "15s"  # Envoy's own, where a route says nothing
 _DEFAULT_RETRIES: Final = 1
 
@@ -91,6 +94,8 @@ def response_headers(levels: Sequence[Json]) -> Iterator[tuple[str, str]]:
     for level in levels:
         yield from ((f"-{name}", "") for name in level.get("response_headers_to_remove") or ())
         for each in level.get("response_headers_to_add") or ():
+            if not _is_kept(each):
+                continue
             yield each["header"]["key"].lower(), each["header"].get("value", "").replace("%%", "%")
 
 
@@ -123,7 +128,14 @@ def sent(action: Json, route: Json, levels: Sequence[Json], request: SimulatedRe
     )
 
 
+def _is_kept(change: Json) -> bool:
+    """Whether a header is set at all: Envoy leaves out what has no value."""
+    return bool(change["header"].get("value") or change.get("keep_empty_value"))
+
+
 def _with_header(request: SimulatedRequest, change: Json) -> SimulatedRequest:
+    if not _is_kept(change):
+        return request
     name, value = change["header"]["key"].lower(), change["header"].get("value", "")
     if "%" in value.replace("%%", ""):
         value = f"«{value}»"  # a format string, which Envoy fills in
@@ -164,14 +176,16 @@ def rewritten(action: Json, match: Json, request: SimulatedRequest) -> str:
 def redirect(route: Json, request: SimulatedRequest) -> tuple[int, str]:
     """The status and the location of a redirect."""
     action = route["redirect"]
-    host, colon, port = request.host.partition(":")
-    scheme = action.get("scheme_redirect") or ("https" if action.get("https_redirect") else "http")
+    asked = str(request.header(":scheme"))
+    scheme = action.get("scheme_redirect") or ("https" if action.get("https_redirect") else asked)
+    found = _HOST_PORT.search(request.host)
+    host, port = (request.host[: found.start()], found[0]) if found else (request.host, "")
     if action.get("host_redirect"):
-        host, colon, port = action["host_redirect"], "", ""
+        host, port = action["host_redirect"], ""
     if action.get("port_redirect"):
-        colon, port = ":", str(action["port_redirect"])
-    elif (scheme, port) in (("https", "80"), ("http", "443")):
-        colon, port = "", ""
+        port = f":{action['port_redirect']}"
+    elif scheme != asked and port == _DEFAULT_PORTS.get(asked):
+        port = ""
     path, separator, query = request.path.partition("?")
     if "path_redirect" in action:
         replaced = action["path_redirect"]
@@ -181,4 +195,4 @@ def redirect(route: Json, request: SimulatedRequest) -> tuple[int, str]:
     if action.get("strip_query"):
         separator, query = "", ""
     status = _REDIRECTS[action.get("response_code", "MOVED_PERMANENTLY")]
-    return status, f"{scheme}://{host}{colon}{port}{path}{separator}{query}"
+    return status, f"{scheme}://{host}{port}{path}{separator}{query}"

@@ -115,6 +115,8 @@ class SimulatedProxy(msgspec.Struct, frozen=True):
     def _requests(
         self, hcm: Json, connection: ClientConnection, request: SimulatedRequest
     ) -> Iterator[ProxyEnding]:
+        if not request.scheme:
+            request = msgspec.structs.replace(request, scheme="https" if connection.is_tls else "http")
         forwards = hcm.get("forward_client_cert_details", "SANITIZE") == "SANITIZE_SET"
         normal = request_paths.normalized(hcm, request.certified(connection.identity if forwards else None))
         if isinstance(normal, PathProblem):
@@ -157,11 +159,12 @@ class SimulatedProxy(msgspec.Struct, frozen=True):
         passed: FilterPass,
     ) -> Iterator[ProxyEnding]:
         """What the router does with the share of requests that filters let through."""
-        share, side, name = passed.share, passed.side, route.get("name", "")
+        share, name = passed.share, route.get("name", "")
+        side = passed.side.joined(Side(response_headers=tuple(forwarding.response_headers(levels))))
         if not route:
             host = levels[-2].get("name", "") if levels else ""
             text = "no route matches" if host else f'no virtual host is for "{request.host}"'
-            yield ProxyEnding(share, "no route", host, text, _NOT_FOUND, side=side)
+            yield ProxyEnding(share, "no route", host, text, _NOT_FOUND, side=passed.side)
         elif "redirect" in route:
             status, location = forwarding.redirect(route, request)
             yield ProxyEnding(
@@ -175,7 +178,6 @@ class SimulatedProxy(msgspec.Struct, frozen=True):
             action = route["route"]
             sent = forwarding.sent(action, route, levels, forwarding.mutated(request, passed.mutations))
             effects = forwarding.effects(action)
-            side = side.joined(Side(response_headers=tuple(forwarding.response_headers(levels))))
             yield from self._to_cluster(share, name, target, sent, effects, side)
         else:
             raise Undecidable(f'the route "{name}" neither sends on nor answers')

@@ -5,10 +5,15 @@ from typing import Final
 
 import msgspec
 
-from koguma.envoy.simulation.traffic import SimulatedRequest
+from koguma.envoy.simulation.traffic import HTTP_1_METHODS, SimulatedRequest
 from koguma.model.schema import Json
 
-_ENCODED_DOT: Final = re.compile("%2e", re.IGNORECASE)
+# What Envoy writes in another way when it normalizes a path, as browsers do: unreserved characters that are
+# encoded are decoded, and some that are not become so.
+_REWRITTEN: Final = re.compile(r"%([0-9a-fA-F]{2})|[\"<>^`{|}]")
+_UNRESERVED: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
+_DOTS_WITH_PARAMETERS: Final = re.compile(r"(?<=[/\\])((?:\.|%2e){1,2});[^/]*", re.IGNORECASE)
+_NO_PATH: Final = re.compile(r"[^!-~]")
 _ENCODED_SLASH: Final = re.compile("%2f|%5c", re.IGNORECASE)
 _PORT: Final = re.compile(r":\d+$")
 _REDIRECT: Final = 307
@@ -29,7 +34,15 @@ def normalized(hcm: Json, request: SimulatedRequest) -> SimulatedRequest | PathP
         bad = next((name for name, _ in request.headers if "_" in name), None)
         if bad is not None:
             return PathProblem(400, f'the name of header "{bad}" has an underscore')
+    if request.method not in HTTP_1_METHODS and not request.is_grpc:
+        return PathProblem(400, f'Envoy knows no method "{request.method}" in HTTP/1.1; capitals count')
+    if "#" in request.path:
+        return PathProblem(400, "the path has a fragment")
+    if _NO_PATH.search(request.path):
+        return PathProblem(400, "the path has characters that must be encoded")
     path, separator, query = request.path.partition("?")
+    if hcm.get("normalize_path") and "%00" in _DOTS_WITH_PARAMETERS.sub("", path):
+        return PathProblem(400, "the path has an encoded zero byte")
     host = _host(hcm, request.host)
     action = hcm.get("path_with_escaped_slashes_action")
     if action == "REJECT_REQUEST" and _ENCODED_SLASH.search(path):
@@ -45,26 +58,32 @@ def normalized(hcm: Json, request: SimulatedRequest) -> SimulatedRequest | PathP
 
 def _path(hcm: Json, path: str) -> str:
     if hcm.get("normalize_path"):
-        path = _without_dots(path.replace("\\", "/"))
+        path = _DOTS_WITH_PARAMETERS.sub(r"\1", path)
+        path = _without_dots(_REWRITTEN.sub(_rewritten, path.replace("\\", "/")))
     if hcm.get("merge_slashes"):
         path = re.sub("/{2,}", "/", path)
     return path
 
 
+def _rewritten(found: re.Match[str]) -> str:
+    if found[1] is None:
+        return f"%{ord(found[0]):02X}"
+    character = chr(int(found[1], 16))
+    return character if character in _UNRESERVED else found[0]
+
+
 def _without_dots(path: str) -> str:
-    """A path without segments of one or two dots, as RFC 3986 removes them; dots may be encoded."""
+    """A path without segments of one or two dots, as RFC 3986 removes them."""
     kept: list[str] = []
     segments = path.split("/")[1:]
     for index, segment in enumerate(segments):
-        is_last = index == len(segments) - 1
-        match _ENCODED_DOT.sub(".", segment):
-            case "." | "..":
-                if _ENCODED_DOT.sub(".", segment) == ".." and kept:
-                    kept.pop()
-                if is_last:
-                    kept.append("")
-            case _:
-                kept.append(_ENCODED_DOT.sub(".", segment))
+        if segment not in (".", ".."):
+            kept.append(segment)
+            continue
+        if segment == ".." and kept:
+            kept.pop()
+        if index == len(segments) - 1:
+            kept.append("")
     return "/" + "/".join(kept)
 
 

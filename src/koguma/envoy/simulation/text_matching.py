@@ -55,20 +55,21 @@ def is_text(matcher: Json, text: str) -> bool:
 
 
 def has_header(matcher: Json, request: SimulatedRequest) -> bool:
-    """Whether a HeaderMatcher matches; a header that is missing matches nothing but its absence."""
-    value = request.header(str(matcher["name"]).lower())
+    """Whether a HeaderMatcher matches; a header that is missing matches nothing but its absence.
+
+    Of several values one that matches is enough.
+    """
+    values = request.values(str(matcher["name"]).lower())
     is_inverted = bool(matcher.get("invert_match"))
     if "string_match" not in matcher and not _is_presence(matcher):
         others = sorted(set(matcher) - {"name", "invert_match", "treat_missing_header_as_empty"})
         raise Undecidable(f'a condition on header "{matcher["name"]}" with {", ".join(others)} is not known')
     if _is_presence(matcher):
-        is_present = value is not None or bool(matcher.get("treat_missing_header_as_empty"))
+        is_present = bool(values) or bool(matcher.get("treat_missing_header_as_empty"))
         return bool((is_present == matcher.get("present_match", True)) != is_inverted)
-    if value is None:
-        if not matcher.get("treat_missing_header_as_empty"):
-            return False
-        value = ""
-    return is_text(matcher["string_match"], value) != is_inverted
+    if not values and matcher.get("treat_missing_header_as_empty"):
+        values = ("",)
+    return bool(values) and any(is_text(matcher["string_match"], each) for each in values) != is_inverted
 
 
 def _is_presence(matcher: Json) -> bool:

@@ -7,6 +7,16 @@ import msgspec
 
 CONNECT: Final = "CONNECT"
 METHOD_WORDS: Final = "must be a method such as GET: letters, digits and !#$%&'*+-.^_`|~"
+# Those that Envoy takes over HTTP/1.1; over HTTP/2 any.
+HTTP_1_METHODS: Final = frozenset(
+    (
+        *("ACL", "BIND", "CHECKOUT", "CONNECT", "COPY", "DELETE", "GET", "HEAD"),
+        *("LINK", "LOCK", "MERGE", "MKACTIVITY", "MKCALENDAR", "MKCOL", "MOVE", "MSEARCH"),
+        *("NOTIFY", "OPTIONS", "PATCH", "POST", "PROPFIND", "PROPPATCH", "PURGE", "PUT"),
+        *("REBIND", "REPORT", "SEARCH", "SOURCE", "SUBSCRIBE", "TRACE", "UNBIND", "UNLINK"),
+        *("UNLOCK", "UNSUBSCRIBE"),
+    )
+)
 _FORWARDED_CERTIFICATE: Final = "x-forwarded-client-cert"
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, section 5.6.2
 
@@ -45,6 +55,7 @@ class SimulatedRequest(msgspec.Struct, frozen=True):
     path: str = "/"
     host: str = ""
     headers: tuple[tuple[str, str], ...] = ()
+    scheme: str = ""  # as the first proxy sees it, which tells the others
 
     def header(self, name: str) -> str | None:
         """The value of a header, or of a pseudo header; several values are one text, as Envoy joins them."""
@@ -56,9 +67,14 @@ class SimulatedRequest(msgspec.Struct, frozen=True):
             case ":authority" | "host":
                 return self.host
             case ":scheme":
-                return "http"
+                return self.scheme or "http"
         values = [value for header, value in self.headers if header == name]
         return ",".join(values) if values else None
+
+    def values(self, name: str) -> tuple[str, ...]:
+        """The values of a header, each by itself."""
+        values = tuple(value for header, value in self.headers if header == name)
+        return values or ((joined,) if (joined := self.header(name)) is not None else ())
 
     @property
     def bare_path(self) -> str:
