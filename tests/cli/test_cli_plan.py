@@ -151,6 +151,8 @@ def test_a_field_of_envoy_is_explained_from_files(koguma, files):
     assert origin == f"  set by kri_mt_default_default__quick_, {files}/both/mesh.yaml:34:40"
     assert loser.startswith("  not 15s of kri_mt_default_default__mesh-timeout-all-default_")
     assert f"clusters[{name}]" in koguma(*words, "clusters").out.splitlines()
+    beside = koguma(*words, "clusters", "--to", "backend", "--kind", "mt")
+    assert (beside.code, "--envoy stands instead of --to, --kind" in beside.err) == (2, True)
     assert json.loads(koguma(*words, f"{route}.timeout", "-o", "json").out)["fields"][0]["value"] == "3s"
     ended = koguma(*words, "clusters[x]")
     assert (ended.code, ended.out) == (1, "")

@@ -98,6 +98,9 @@ def test_all_below_a_path_and_the_nearest_of_one_that_is_not_there(db):
             "the nearest are kri_msvc_default_east__backend_http",
         ),
         ("clustr[x].y", 'did you mean "cluster"?'),
+        ("clusters.backend.connect_timeout", "names no resource in brackets: clusters.NAME."),
+        ("clusters[backend", "is no path; write one such as clusters"),
+        ("...", "is no path"),
     ):
         with pytest.raises(paths.NoSuchField, match=hint.replace("?", r"\?")):
             explained(db, path)

@@ -79,6 +79,9 @@ def dataplane(name: str, *, mesh: str, files: Sequence[str], **flags: Any) -> No
         raise click.UsageError("name what is called with --to, or a field of Envoy with --envoy")
     if files and flags["at"]:
         raise click.UsageError("--at is for what a control plane has stored; files have no history")
+    beside = [f"--{option}" for option in ExplainQuery._fields if flags[option]]
+    if envoy is not None and beside:
+        raise click.UsageError(f"--envoy stands instead of {', '.join(beside)}")
     if envoy is not None:
         envoy_explanation.show(name, mesh, files, envoy, flags)
         return

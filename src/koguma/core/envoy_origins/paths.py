@@ -48,9 +48,11 @@ class NoSuchField(LookupError):
 
 def parsed(text: str) -> FieldPath:
     """A path as people write it; raises `NoSuchField`."""
-    steps = [(bracket, word) for bracket, word in _STEP.findall(text.strip())]
-    if not steps:
+    if not text.strip():
         return FieldPath("")
+    steps = _STEP.findall(text.strip())
+    if not steps or _STEP.sub("", text.strip()).strip("."):
+        raise NoSuchField(f'"{text}" is no path; write one such as clusters[NAME].connect_timeout')
     word = _snake(steps[0][1])
     if word not in _WORDS:
         near = nearest(word, _WORDS)
@@ -58,6 +60,8 @@ def parsed(text: str) -> FieldPath:
         types = ", ".join(_PLURALS.get(each, each) for each in TYPES)
         raise NoSuchField(f'"{word}" is no type of resource{hint}; there are {types}')
     name = steps[1][0] if len(steps) > 1 else ""
+    if len(steps) > 1 and not name:
+        raise NoSuchField(f'"{text}" names no resource in brackets: {_PLURALS.get(word, word)}[NAME]')
     rest = "".join(f"[{bracket}]" if bracket else f".{word}" for bracket, word in steps[2:])
     return FieldPath(_WORDS[word], name, rest.removeprefix("."))
 
