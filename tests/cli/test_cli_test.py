@@ -98,6 +98,9 @@ PASSING = (
     "from: backend-v2, request: {to: web}, expect: {denied: true, status: 403}",
     f"from: web, {OLD}, expect: {{redirected: {{status: 301, location: 'http://new.lan/old?q'}}}}",
     "from: backend, request: {to: web}, expect: {outcome: denied}",
+    "from: web, request: {to: backend}, expect: {reaches: {MeshService/backend: 100}}",
+    "from: web, request: {to: backend}, expect: {reaches: dataplane/backend-1}",
+    "from: backend, request: {to: web}, expect: {denied: {by: MeshTrafficPermission/web-may}}",
     "from: web, request: {to: backend}, expect: {mirrors: [], perTryTimeout: 16s, connectTimeout: 5s}",
 )
 
@@ -106,7 +109,7 @@ def test_cases_that_pass(test):
     ended = test(*PASSING)
     assert ended.code == 0, ended.out
     assert ended.out.splitlines()[2] == "ok shop: web to backend: GET /"
-    assert ended.err.startswith("9 cases, 0 failed; loaded in ")
+    assert ended.err.startswith("12 cases, 0 failed; loaded in ")
     assert test(*PASSING, options=("--quiet",)).out == ""
 
 
@@ -157,6 +160,18 @@ def test_cases_that_pass(test):
         ),
         ("from: web, request: {to: backend}, expect: {status: 418}", ("expected 418, but the answer",)),
         (
+            "from: web, request: {to: backend}, expect: {reaches: MeshExternalService/backend}",
+            ("expected 100 % reaches extsvc/backend, but reaches backend:8080",),
+        ),
+        (
+            "from: backend, request: {to: web}, expect: {denied: {by: MeshTimeout/web-may}}",
+            ("expected mt/web-may, but kri_mtp_default_default__web-may_",),
+        ),
+        (
+            "from: web, request: {to: backend}, expect: {reaches: MeshSrvice/backend}",
+            ('expected an object, but "MeshSrvice" in "MeshSrvice/backend" is no kind',),
+        ),
+        (
             f"from: web, {OLD}, expect: {{timeout: 5s, retries: 5, mirrors: [a]}}",
             (
                 "expect.timeout: expected 5s, but redirected by beta with 301",
@@ -195,6 +210,8 @@ def test_failures_say_why(test, case, texts):
         ("from: web, request: {to: b}, expect: {timeout: soon}", 'must be a duration such as 5s, not "soon"'),
         ("from: web, request: {to: b}, expect: {reaches: {a: 60, b: 60}}", "more than 100 percent"),
         ("from: web, request: {to: b}, expect: {reaches: b, denied: true}", "reaches nothing"),
+        ("from: web, request: {to: b}, expect: {reaches: {}}", "must name who gets the requests"),
+        ("from: web, request: {to: b}, expect: {reaches: {b: -1}}", "a share of 0 to 100 percent"),
     ],
 )
 def test_cases_that_cannot_be_read_are_errors_with_places(test, case, text):

@@ -22,7 +22,9 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from koguma.core.simulation import answers
+from koguma.core import world
+from koguma.core.incremental import Db
+from koguma.core.simulation import answers, parties
 from koguma.core.simulation.answers import CallGroup, CallQuestion
 from koguma.core.simulation.calls import CallOutcome, CallSimulator
 from koguma.envoy.simulation.traffic import METHOD_WORDS, SimulatedRequest, is_method
@@ -144,6 +146,9 @@ def _violations(case: MeshTestCase, path: str) -> Iterator[Violation]:
             name = _camel(field)
             yield Violation(child(expect, name), f'must be a duration such as 5s, not "{value}"', "duration")
     shares = case.expect.reaches if isinstance(case.expect.reaches, Mapping) else {}
+    if case.expect.reaches in ("", {}) or any(share < 0 for share in shares.values()):
+        text = "must name who gets the requests, with a share of 0 to 100 percent"
+        yield Violation(child(expect, "reaches"), text, "range")
     if sum(shares.values()) > 100 + _TOLERANCE:
         yield Violation(child(expect, "reaches"), "the shares are more than 100 percent together", "range")
     if case.expect == CaseExpectation():
@@ -172,8 +177,31 @@ def failures(simulator: CallSimulator, case: MeshTestCase) -> Iterator[CaseFailu
     if len(ports) > 1:
         yield CaseFailure("request.port", f"one of {', '.join(ports)}", "no port")
         return
+    try:
+        expect = _with_short_kinds(simulator.db, case.expect)
+    except BadRequest as error:
+        yield CaseFailure("expect", "an object", error.detail)
+        return
     for group in found:
-        yield from _group_failures(case.expect, group)
+        yield from _group_failures(expect, group)
+
+
+def _with_short_kinds(db: Db, expect: CaseExpectation) -> CaseExpectation:
+    """An expectation in which kinds of objects are as they are in KRIs: `msvc/backend`."""
+
+    def short(word: str) -> str:
+        kind, name = parties.kind_and_name(db, word) if not kri.is_kri(word) else ("", word)
+        return f"{world.kind_of(db, kind).short}/{name}" if kind else name
+
+    reaches, denied = expect.reaches, expect.denied
+    if isinstance(reaches, str):
+        reaches = short(reaches)
+    elif reaches is not None:
+        reaches = {short(word): share for word, share in reaches.items()}
+    if isinstance(denied, DenialExpectation):
+        denied = DenialExpectation(by=short(denied.by))
+    mirrors = None if expect.mirrors is None else tuple(map(short, expect.mirrors))
+    return msgspec.structs.replace(expect, reaches=reaches, denied=denied, mirrors=mirrors)
 
 
 def _group_failures(expect: CaseExpectation, group: CallGroup) -> Iterator[CaseFailure]:
@@ -245,19 +273,21 @@ def _is_share(group: CallGroup, name: str, expected: float) -> bool:
     reached = [each for each in group.outcomes if each.is_reached]
     by_service = sum((each.share for each in reached if is_named(name, each.destination)), Fraction(0))
     by_proxy = sum(
-        (share for each in reached for proxy, share in each.endpoints if proxy == name), Fraction(0)
+        (share for each in reached for proxy, share in each.endpoints if name in (proxy, f"dp/{proxy}")),
+        Fraction(0),
     )
     wanted = Fraction(str(expected))
     return any(abs(share * 100 - wanted) < _TOLERANCE for share in {by_service or by_proxy})
 
 
 def is_named(word: str, identifier: str) -> bool:
-    """Whether a word means an object: its KRI, its name, or KIND/NAME."""
+    """Whether a word means an object: its KRI, its name, or its short kind and its name."""
     if word == identifier or not kri.is_kri(identifier):
         return word == identifier
     parsed = kri.parse(identifier)
+    kind, _, name = word.rpartition("/")
     whole = str(parsed.with_section(""))
-    return word.rpartition("/")[2] in (parsed.name, f"{parsed.name}.{parsed.namespace}", whole)
+    return kind in ("", parsed.short) and name in (parsed.name, f"{parsed.name}.{parsed.namespace}", whole)
 
 
 def summary(group: CallGroup) -> str:

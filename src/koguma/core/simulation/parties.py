@@ -33,7 +33,7 @@ class CalledPort(msgspec.Struct, frozen=True):
 
 def callers(db: Db, mesh: str, word: str) -> tuple[Key, ...]:
     """The proxies that a word means as a caller, in order; NotFound where it means none."""
-    kind, name = _kind_and_name(db, word)
+    kind, name = kind_and_name(db, word)
     found: tuple[Key, ...] = ()
     if kind in ("", *DESTINATION_KINDS):
         found = tuple(sorted(set(_of_services(db, mesh, word, name))))
@@ -70,7 +70,7 @@ def _named_proxies(db: Db, mesh: str, name: str) -> Iterator[Key]:
 
 def exact(db: Db, mesh: str, word: str) -> str:
     """The KRI of an object that a word names by its core name here, which is another one elsewhere."""
-    kind, name = _kind_and_name(db, word)
+    kind, name = kind_and_name(db, word)
     if kri.is_kri(word):
         return word
     for each in (kind,) if kind else (*DESTINATION_KINDS, GATEWAY, _PROXY):
@@ -84,7 +84,7 @@ def called(
     db: Db, mesh: str, word: str, port: str, zone: str, visible: frozenset[str]
 ) -> tuple[CalledPort, ...]:
     """The ports that words mean as what is called from a zone: one, or all where no port is named."""
-    kind, name = _kind_and_name(db, word)
+    kind, name = kind_and_name(db, word)
     for each in (kind,) if kind else (*DESTINATION_KINDS, GATEWAY):
         if each not in visible or each == _PROXY:
             continue
@@ -137,7 +137,7 @@ def _ports_of_proxy(db: Db, proxy: Key, word: str, port: str) -> tuple[CalledPor
     raise BadRequest(f'no MeshService has the proxy "{word}" as an endpoint; so nobody can call it by a name')
 
 
-def _kind_and_name(db: Db, word: str) -> tuple[str, str]:
+def kind_and_name(db: Db, word: str) -> tuple[str, str]:
     """The kind that a word names, if any, and the name."""
     if kri.is_kri(word):
         parsed = kri.parse(word)
