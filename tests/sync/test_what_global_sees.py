@@ -9,7 +9,9 @@ import pytest
 
 from koguma import __version__
 from koguma.cli import main
+from koguma.control_plane import proxy_checks
 from koguma.fleet.insights import zone_insight
+from koguma.fleet.proxy_state import InstanceState
 from koguma.fleet.state_mirror import StateMirror
 from koguma.fleet.state_writer import StateWriter
 from koguma.fleet.zone_state import ZoneState
@@ -150,3 +152,10 @@ def test_any_global_of_a_store_knows_the_zones_of_the_others() -> None:
     (gone,) = mirror.zone("east")
     assert not gone.is_connected
     assert not zone_insight.summary((gone,), "1", now[0])["online"]
+
+
+def test_a_global_that_is_gone_has_no_proxies_to_miss() -> None:
+    gone = InstanceState(id="old", is_gone=True, n_proxies=5, n_missing=2)
+    assert list(proxy_checks.of_instances([gone], "", is_global=True)) == []
+    (check,) = proxy_checks.of_instances([gone], "")
+    assert "2 of its 5 proxies" in check.message

@@ -184,6 +184,9 @@ def test_secrets_of_global_stay_there(federation: Federation) -> None:
         assert "zone-token-signing-key-1" not in names
         for secret in ("user-token-signing-key-1", "admin-user-token"):
             assert names.get(secret) != theirs[secret]
+        refused = east("POST", "/tokens/zone", {"zone": "east", "validFor": "1h"})
+        assert refused.status == 405
+        assert "tokens of zones are issued on Global" in refused.text
 
 
 @pytest.mark.expected_errors("not let in")

@@ -17,7 +17,7 @@ from koguma.identity import token_advice, token_requests, tokens
 from koguma.identity.claims import DATAPLANE, SERVICE_ACCOUNT, USER, ZONE, C, ServiceAccountClaims
 from koguma.identity.signing_keys import KeyRing
 from koguma.identity.token_advice import UnverifiedToken
-from koguma.model.errors import BadRequest, Forbidden, Unauthenticated
+from koguma.model.errors import BadRequest, Forbidden, NotAllowed, Unauthenticated
 from koguma.model.schema import Json
 
 # The resource in access rules whose verb `create` is the right to issue tokens of a purpose.
@@ -53,6 +53,8 @@ class TokenIssuer:
         request = token_requests.zone_request(await _body(call))
         refusal = f"user \"{call.user}\" cannot generate zone token for zone '{request.zone}'"
         self._context.access.check(call.user, Attempt("create", "zonetokens", request.zone), refusal)
+        if self._context.control_plane.federated and self._keys.ring(ZONE).signer is None:
+            raise NotAllowed("tokens of zones are issued on Global; this zone can verify them, and no more")
         return self._answer(self._keys.ring(ZONE), request.claims, request.lifetime)
 
     async def review(self, call: Call) -> web.StreamResponse:

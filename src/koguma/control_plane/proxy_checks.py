@@ -46,13 +46,18 @@ def proof_gauges(prover: Prover) -> Iterator[Gauge]:
     yield "koguma_proof_last_timestamp_seconds", text, "gauge", last
 
 
-def of_instances(instances: Sequence[InstanceState], problem: str) -> Iterator[Check]:
-    """The control planes of the store: who lives, and who is gone while proxies of it are missing."""
+def of_instances(
+    instances: Sequence[InstanceState], problem: str, *, is_global: bool = False
+) -> Iterator[Check]:
+    """The control planes of the store: who lives, and who is gone while proxies of it are missing.
+
+    No proxy is connected to Global: what it does not know any more is of zones that are offline.
+    """
     if problem:
         hint = "start the database; proxies are served meanwhile, and no CA of a mesh is changed"
         yield Check("control planes", "warning", problem, hint)
     for instance in instances:
-        if instance.is_gone and instance.n_missing and not instance.has_stopped:
+        if instance.is_gone and instance.n_missing and not (instance.has_stopped or is_global):
             since = f" since {instance.heard_at:%Y-%m-%dT%H:%M:%SZ}" if instance.heard_at else ""
             text = f"{instance.id} gives no sign of life{since}, and {instance.n_missing} of its"
             hint = (

@@ -54,7 +54,7 @@ class ZoneServices:
 
     def checks(self) -> Iterator[Check]:
         """What an operator should know of the proxies of zones."""
-        yield from proxy_checks.of_instances(self.states.instances(), "")
+        yield from proxy_checks.of_instances(self.states.instances(), "", is_global=True)
         if problem := self.states.problem:
             hint = "look at the control planes of these zones: they work on, and connect again by themselves"
             yield Check("zones", "warning", problem, hint)
