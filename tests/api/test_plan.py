@@ -127,6 +127,18 @@ def test_a_rule_that_only_matches_is_a_change_of_its_own(plane):
     assert {each["field"] for each in plan["groups"][0]["values"]} == {"filters"}
 
 
+def test_what_proxies_cannot_do_is_a_risk_and_the_reason(plane):
+    """Said once for all proxies and ports, also where nothing else of a proxy changes."""
+    log = {"backends": [{"type": "File", "file": {"path": "/etc/elsewhere"}}]}
+    to = [{"targetRef": build.ANY, "default": log}]
+    plan = planned(plane, build.document("MeshAccessLog", "logs", MESH, spec={"to": to}))
+    (risk,), (policy,) = plan["risks"], plan["objects"]
+    assert (plan["changed"], policy["proxies"], risk["rule"]) == (0, 0, "cannot-be-built")
+    assert "of backend-1 and 1 more cannot be built" in risk["message"]
+    assert '"/etc/elsewhere" is not written' in risk["message"]
+    assert '"/etc/elsewhere" is not written' in policy["why"]
+
+
 def test_nobody_may_call_any_more(plane):
     plan = planned(plane, delete=[deleted("MeshTrafficPermission", "everybody")])
     (group,) = plan["groups"]

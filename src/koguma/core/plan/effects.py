@@ -4,10 +4,11 @@ A policy may select nobody, lose against others, or set what holds already; lint
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from koguma.core import match, meta, problems, world
+from koguma.core.build import snapshot
 from koguma.core.incremental import Db
 from koguma.core.lint import visibility
 from koguma.core.lint.problem import (
@@ -69,7 +70,16 @@ class EffectReasons:
         setters = tuple(dict.fromkeys(self._setters(policy, selected)))
         if not setters:
             return "the proxies that it selects call and serve nothing that it is about"
-        return next(self._losses(policy, setters), "what it sets holds already without it")
+        reasons = chain(self._losses(policy, setters), self._failures(policy, selected))
+        return next(reasons, "what it sets holds already without it")
+
+    def _failures(self, policy: Key, proxies: Iterable[Key]) -> Iterator[str]:
+        """What these proxies cannot do of what policies of the kind ask for."""
+        for proxy in proxies:
+            built = snapshot.of(self._db, proxy)
+            for failure in built.failures if built is not None else ():
+                if failure.origin == policy.kind:
+                    yield f"{failure.name} cannot be built: {failure.text}"
 
     def _losses(self, policy: Key, all_setters: Iterable[Setters]) -> Iterator[str]:
         """What a policy loses to."""

@@ -138,11 +138,8 @@ class Planner:
         known, derived = {key: self._snapshot(key) for key in self._watched}, _derived(self._db)
         whole = self._take_with_consequences(change, stored, now)
         snapshots = SnapshotDifferences()
-        touched = [
-            each
-            for each in self._touched(known, whole)
-            if reader.visible.may_see(each.proxy) and snapshots.of(each.before, each.after)
-        ]
+        differing = [each for each in self._touched(known, whole) if reader.visible.may_see(each.proxy)]
+        touched = [each for each in differing if snapshots.of(each.before, each.after)]
         total = sum(map(reader.visible.may_see, self._watched))
         after = _problems(self._db, meshes, now)
         new_problems, gone_problems = _told(after - before, reader), _told(before - after, reader)
@@ -163,7 +160,7 @@ class Planner:
             changed=len(touched),
             groups=grouped,
             objects=objects,
-            risks=risks.of(grouped, new_problems, _failures(touched), is_partial=is_partial),
+            risks=risks.of(grouped, new_problems, _failures(differing), is_partial=is_partial),
             new_problems=new_problems,
             gone_problems=gone_problems,
             is_partial=is_partial,
@@ -280,10 +277,19 @@ def _planned(problem: problems.Problem) -> PlannedProblem:
     )
 
 
-def _failures(touched: Iterable[Touched]) -> Iterator[str]:
-    """What cannot be built after the change and could before."""
-    for each in touched:
-        known = each.before.failures if each.before is not None else ()
+def _failures(differing: Iterable[Touched]) -> Iterator[str]:
+    """What cannot be built after the change and could before; what fails alike is said once."""
+    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}  # resources and proxies by the reason
+    for each in differing:
+        known = frozenset(each.before.failures if each.before is not None else ())
         for failure in each.after.failures if each.after is not None else ():
             if failure not in known:
-                yield f"{failure.type} {failure.name} of {each.proxy.name} cannot be built: {failure.text}"
+                names, proxies = found.setdefault(failure.text, ({}, {}))
+                names[f"{failure.type} {failure.name}"] = proxies[each.proxy.name] = None
+    for text, (names, proxies) in found.items():
+        yield f"{_counted(names)} of {_counted(proxies)} cannot be built: {text}"
+
+
+def _counted(names: Iterable[str]) -> str:
+    first, *others = sorted(names)
+    return f"{first} and {len(others)} more" if others else first
