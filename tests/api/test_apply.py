@@ -1,9 +1,10 @@
 """Apply: many objects of both forms, all or none."""
 
 import msgspec
+import pytest
 
 from koguma.api.plain import PlainObjects
-from koguma.store.contract import Put, Transaction
+from koguma.store.contract import Delete, Put, Transaction
 from tests.build import timeout
 
 
@@ -96,6 +97,24 @@ def test_a_prune_looks_again_when_somebody_writes_what_it_removes(plane, mesh, m
 
     monkeypatch.setattr(PlainObjects, "commit", late)
     assert actions(apply(plane, timeout("a", mesh), set="met", prune=True))[1] == ("b", "deleted")
+
+
+@pytest.mark.parametrize("gone", ["a", "b"])
+def test_an_apply_looks_again_when_somebody_deletes_what_it_writes_or_removes(plane, mesh, monkeypatch, gone):
+    apply(plane, timeout("a", mesh), timeout("b", mesh), set=mesh)
+    commit, met = PlainObjects.commit, []
+
+    async def late(self, call, operations):
+        if not met:
+            met.append(True)
+            key = plane.plane.store.state.named("MeshTimeout", mesh, gone).key
+            await plane.plane.store.write(Transaction((Delete(key),), "test", "another"))
+        return await commit(self, call, operations)
+
+    monkeypatch.setattr(PlainObjects, "commit", late)
+    done = actions(apply(plane, timeout("a", mesh, idle="9s"), set=mesh, prune=True))
+    assert done == ([("a", "created"), ("b", "deleted")] if gone == "a" else [("a", "configured")])
+    assert plane("DELETE", f"/meshes/{mesh}/meshtimeouts/b").status == 404
 
 
 def test_yaml_streams_are_read_too(plane, mesh):

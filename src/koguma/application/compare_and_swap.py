@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from itertools import islice
 from typing import Final, TypeVar
 
-from koguma.model.errors import AlreadyExists, Conflict, NotFound
+from koguma.model.errors import AlreadyExists, Conflict, GoneMeanwhile, NotFound
 from koguma.store.contract import Transaction
 from koguma.store.store import Store
 
@@ -27,7 +27,7 @@ async def retried(
     for _ in range(ATTEMPTS):
         try:
             return await attempt()
-        except (AlreadyExists, Conflict):
+        except (AlreadyExists, Conflict, GoneMeanwhile):
             if not may_retry():
                 raise
     raise Conflict(f"{what} is being written by others all the time; try again")

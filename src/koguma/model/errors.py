@@ -106,6 +106,10 @@ class NotFound(KogumaError):
         super().__init__(detail, title=title, violations=violations)
 
 
+class GoneMeanwhile(NotFound):
+    """An object that a write wanted to replace or delete as it was read was deleted in between."""
+
+
 class NotAllowed(KogumaError):
     """The method is not for this path, or not for this kind on this control plane."""
 

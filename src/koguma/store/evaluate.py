@@ -12,7 +12,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from koguma.model.errors import AlreadyExists, Conflict, NotFound
+from koguma.model.errors import AlreadyExists, Conflict, GoneMeanwhile, NotFound
 from koguma.model.resource import Key, Resource, is_same
 from koguma.store.contract import (
     Change,
@@ -191,7 +191,8 @@ class _Evaluation:
     def _delete(self, delete: Delete) -> Change:
         stored = self._staged.entry(delete.key)
         if stored is None:
-            raise NotFound(f"{delete.key} does not exist")
+            error = NotFound if delete.expect is None else GoneMeanwhile
+            raise error(f"{delete.key} does not exist")
         _check_revision(delete.key, stored, delete.expect)
         last = stored if isinstance(stored, Resource) else _without_body(stored)
         return self._staged_change(Op.DELETE, delete.key, replace(last, revision=self._staged.revision + 1))
@@ -245,7 +246,7 @@ def _check_revision(key: Key, stored: Entry | None, expect: int | None) -> None:
         return
     if stored is None:
         if expect:
-            raise NotFound(f"{key} does not exist; revision {expect} of it was expected")
+            raise GoneMeanwhile(f"{key} does not exist; revision {expect} of it was expected")
     elif expect == 0:
         raise AlreadyExists(
             f'{key} cannot be created: {stored.key} is stored already, named "{stored.core_name}",'
