@@ -114,6 +114,24 @@ def test_why_an_object_changes_nothing(plane):
     assert any("selects no proxy" in text for each in plan["objects"] for text in each.get("warnings", ()))
 
 
+def test_an_annotation_is_part_of_an_object_and_kubectls_copy_is_not(plane):
+    copied = "kubectl.kubernetes.io/last-applied-configuration"
+
+    def annotated(**texts):
+        metadata = {"name": "noted", "namespace": f"mesh-{MESH}", "labels": {"kuma.io/mesh": MESH}}
+        spec = timeout("noted", 9)["spec"]
+        api = {"apiVersion": "kuma.io/v1alpha1", "kind": "MeshTimeout", "spec": spec}
+        return {**api, "metadata": {**metadata, "annotations": {"note": "a", copied: "{}", **texts}}}
+
+    assert plane("POST", "/_apply", [annotated()]).status == 200
+    (changed,) = planned(plane, annotated(note="b"))["objects"]
+    field = {"path": "annotations.note", "before": "a", "after": "b"}
+    assert (changed["action"], changed["fields"]) == ("configured", [field])
+    (same,) = planned(plane, annotated(**{copied: "{secret}"}))["objects"]
+    assert (same["action"], "fields" in same) == ("unchanged", False)
+    assert plane("DELETE", f"/meshes/{MESH}/meshtimeouts/noted").status == 200
+
+
 def test_a_rule_that_only_matches_is_a_change_of_its_own(plane):
     rule = {"matches": [{"path": {"type": "Exact", "value": "/a"}}], "default": {}}
     to = [{"targetRef": {"kind": "MeshService", "name": "backend"}, "rules": [rule]}]

@@ -67,11 +67,10 @@ def _stored(db: Db) -> dict[Key, Resource]:
 
 
 def _is_same(before: Resource | None, after: Resource) -> bool:
-    return before is not None and (before.spec, before.labels, before.status) == (
-        after.spec,
-        after.labels,
-        after.status,
-    )
+    if before is None:
+        return False
+    one, other = ((each.spec, each.labels, each.annotations, each.status) for each in (before, after))
+    return one == other
 
 
 def _gone(before: LoadedFiles, stored: Mapping[Key, Resource], change: FileChange) -> frozenset[Key]:

@@ -11,12 +11,13 @@ from koguma.core.incremental import Db
 from koguma.core.plan.effects import EffectReasons
 from koguma.core.plan.model import LeafChange, ObjectChange, ProxyGroup, leaves
 from koguma.core.plan.reader import PlanReader
-from koguma.model import derived
+from koguma.model import derived, labels
 from koguma.model.kind import Kind
 from koguma.model.redacted import SHOWN
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
+_KUBECTL: Final = "kubectl.kubernetes.io/"  # prefix of its annotations, one of which may hold secrets
 _CORRECTED: Final = "it is generated: the control plane writes it again as it must be"
 _CREATED, _CONFIGURED, _DELETED, _UNCHANGED = "created", "configured", "deleted", "unchanged"
 
@@ -104,7 +105,7 @@ def _fields(sides: ObjectSides, kind: Kind | None) -> Iterator[LeafChange]:
     """The fields of an object that differ; values that are secret are hidden."""
     if sides.before is None or sides.after is None:
         return
-    before, after = ({"labels": dict(each.labels), "spec": each.spec} for each in (sides.before, sides.after))
+    before, after = (_content(each) for each in (sides.before, sides.after))
     if kind is not None and kind.admin_only:
         if before != after:
             yield LeafChange("data", SHOWN, SHOWN)
@@ -114,6 +115,16 @@ def _fields(sides: ObjectSides, kind: Kind | None) -> Iterator[LeafChange]:
         yield LeafChange(path, leaf.before, leaf.after)
     if before != after and _masked(before, kind) == _masked(after, kind):
         yield LeafChange("spec", SHOWN, SHOWN)
+
+
+def _content(resource: Resource) -> dict[str, Json]:
+    """What of an object users write; annotations that copy it, or that the control plane keeps, left out."""
+    annotations = {
+        name: text
+        for name, text in resource.annotations.items()
+        if name != labels.SECRET_READERS and not name.startswith(_KUBECTL)
+    }
+    return {"labels": dict(resource.labels), "annotations": annotations, "spec": resource.spec}
 
 
 def _masked(document: Json, kind: Kind | None) -> Json:
