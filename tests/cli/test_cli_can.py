@@ -175,6 +175,12 @@ def test_from_outside_through_a_gateway(can, tmp_path):
     assert "reaches backend:8080 (backend-1)" in ended.out
     assert can("outside", "edge", "--host", "other.lan").code == 2
     assert can("outside", "edge", "-H", "Host: shop.lan").code == 0
+    (tmp_path / "mesh.yaml").write_text(f"{MESH}---\n{GATEWAY.replace('value: /}', 'value: /only}')}")
+    missing = can("outside", "edge", "--host", "shop.lan")
+    assert (missing.code, "edge-1 has no route for it: no route matches" in missing.out) == (2, True)
+    assert "decided by kri_mgw_default_default__edge_, " in missing.out
+    refused = can("outside", "edge", "--host", "shop.lan", "--method", "get")
+    assert (refused.code, "answered, with 400" in refused.out) == (2, True)
     assert "is a gateway, which is called from outside" in can("web", "edge").err
     tls = "protocol: HTTPS, tls: {mode: TERMINATE, certificates: [{secret: cert}]}"
     key, own = reversed(pem(certificate(())))

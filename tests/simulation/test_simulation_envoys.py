@@ -61,6 +61,7 @@ async def _compare(
 ) -> list[CallOutcome]:
     question = CallQuestion(caller, to, request=request)
     (group,) = answers.groups(simulator, question)
+    assert answers.shown(simulator.db, question, [group])["verdict"] == group.verdict
     possible = [each for outcome in group.outcomes for each in expected(outcome)]
     for _ in range(TRIES if len(possible) > 1 else 1):
         seen = await _observe(mesh, number, caller, to, request, possible)

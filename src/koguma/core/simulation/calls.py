@@ -136,7 +136,7 @@ def _outcome(ending: ProxyEnding, proxy: Key, listener: str, first: CallOutcome 
         destination=first.destination if first else names.resource(ending.cluster),
         decided_at=proxy,
         listener=listener,
-        by=ending.by,
+        by=_decider(ending.by),
         text=ending.text,
         status=status,
         location=ending.location,
@@ -147,6 +147,11 @@ def _outcome(ending: ProxyEnding, proxy: Key, listener: str, first: CallOutcome 
         is_http=is_http,
         side=side,
     )
+
+
+def _decider(name: str) -> str:
+    """Who decided, by its KRI: names of parts of a gateway's listener have a host behind that."""
+    return names.resource(names.routes_of(name) or name) if name.startswith("kri_") else name
 
 
 def _merged(outcomes: Iterable[CallOutcome]) -> list[CallOutcome]:
