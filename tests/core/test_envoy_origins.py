@@ -143,6 +143,18 @@ def test_only_the_rule_that_sets_a_value_is_named(db):
     assert by_default["route.timeout"] == ["spec.to[0].default.http.requestTimeout"]
 
 
+def test_a_rule_far_below_in_a_long_route(db):
+    rule = (
+        "    - {matches: [{path: {type: Exact, value: /%d}}], default: {filters: [{type: URLRewrite, %s}]}}\n"
+    )
+    rules = "".join(rule % (number, f"urlRewrite: {{hostname: h{number}}}") for number in range(40))
+    loading.take(db, objects(ROUTES.partition("    - matches")[0] + rules))
+    path = f"{ROUTE.partition('.routes')[0]}.routes[39].route.host_rewrite_literal"
+    assert places(db, path) == {
+        "route.host_rewrite_literal": ["spec.to[0].rules[39].default.filters[0].urlRewrite.hostname"]
+    }
+
+
 def test_a_port_that_is_in_the_name_of_its_resource(db):
     loading.take(db, objects(MESH.replace("name: main, ", "")))
     path = "listeners[kri_dp_default_east__web-1_8080].address.socket_address"

@@ -7,6 +7,7 @@ Mesh, the Dataplane or the service; what is left is always set.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from koguma.core import derivation, match, meta, world
 from koguma.core.build import network, snapshot
 from koguma.core.envoy_origins import paths
-from koguma.core.envoy_origins.parts import WrittenPart, with_others, written_parts
+from koguma.core.envoy_origins.parts import WrittenPart, try_parts, with_others
 from koguma.core.envoy_origins.paths import FieldPath
 from koguma.core.envoy_origins.replay import Replay, with_spec
 from koguma.core.envoy_origins.words import part_of_koguma
@@ -26,6 +27,7 @@ from koguma.envoy.snapshot import TYPES, Id
 from koguma.model.resource import Key, Resource
 from koguma.model.schema import Json
 
+_PARTS_MAX: Final = 2000  # that are tried of one kind
 _POLICIES_MAX: Final = 50  # of one kind, whose parts are left out one by one
 
 
@@ -135,14 +137,25 @@ class _Origins:
             resource = world.RESOURCES.get(self._replay.db, policy)
             if resource is None:
                 continue
-            for part in written_parts(resource.spec):
-                found.add(policy, part, self._replay.without([with_spec(resource, part.spec)]))
+            try_parts(resource.spec, partial(self._tried, resource, found))
         traced = self._traced(kind)
         for leaf in dependent:
             origins = [self._policy(policy, path, traced) for policy, path in found.of(leaf)]
             if not origins:  # others say the same, so that no line alone makes a difference
                 origins = [FieldOrigin("policy", meta.kri(self._db, key), key.kind) for key in policies]
             self._found.setdefault(leaf, []).extend(origins)
+
+    def _tried(
+        self, resource: Resource, found: "_Places", part: WrittenPart, *, is_policy: bool = True
+    ) -> bool:
+        """Whether a part of an object makes a difference to a wanted field, or cannot be tried."""
+        if found.n_tried >= _PARTS_MAX:
+            return False
+        found.n_tried += 1
+        changed = self._replay.without([with_spec(resource, part.spec)], must_exist=not is_policy)
+        if not part.is_whole:
+            found.add(resource.key, part if is_policy else part._replace(is_value=False), changed)
+        return changed is None or not self._wanted.isdisjoint(changed)
 
     def _relevant(self, policies: list[Key]) -> list[Key]:
         """The policies without which some field is another one; most are about other ports."""
@@ -185,9 +198,8 @@ class _Origins:
         """Fields of the Mesh, the Dataplane and the destinations without which these are others."""
         found = _Places()
         for resource in [each for each in world.stored(self._replay.db) if self._replay.is_about(each)]:
-            for part in written_parts(resource.spec, whole=resource.kind == "Mesh"):
-                changed = self._replay.without([with_spec(resource, part.spec)], must_exist=True)
-                found.add(resource.key, part._replace(is_value=False), changed)
+            tried = partial(self._tried, resource, found, is_policy=False)
+            try_parts(resource.spec, tried, whole=resource.kind == "Mesh")
         for leaf in rest:
             if places := found.of(leaf):
                 self._found[leaf] = [self._object(key, path) for key, path in places]
@@ -202,6 +214,7 @@ class _Places:
     """Where the values of leaves are written: parts without which, or with others, these are others."""
 
     def __init__(self) -> None:
+        self.n_tried = 0
         self._by_leaf: dict[str, dict[tuple[Key, str], bool]] = {}
 
     def add(self, key: Key, part: WrittenPart, changed: Mapping[str, bool] | None) -> None:

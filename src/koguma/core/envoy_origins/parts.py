@@ -5,9 +5,9 @@ A value that equals what would hold without it makes no difference when it is le
 
 import ipaddress
 import re
-from collections.abc import Iterator
-from itertools import islice
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 from koguma.model.schema import Json
 
@@ -15,7 +15,7 @@ _KEPT: Final = frozenset({"targetRef"})  # what an entry is about; without it th
 _NUMBER: Final = re.compile(r"\d+")
 _DURATION: Final = re.compile(r"(\d+(ms|s|m|h))+")
 _DEPTH_MAX: Final = 16
-_PARTS_MAX: Final = 400
+_SHORT_MAX: Final = 4  # elements of a list
 
 
 class WrittenPart(NamedTuple):
@@ -24,41 +24,55 @@ class WrittenPart(NamedTuple):
     path: str
     spec: Json
     is_value: bool = False  # whether it has another text or number, so that what it sets has another value
+    is_whole: bool = False  # whether all numbers and flags in it have other values
 
 
-def written_parts(spec: Json, *, whole: bool = False) -> Iterator[WrittenPart]:
-    """All parts of a spec, those above before those below, each with the spec without it.
+Tried = Callable[[WrittenPart], bool]
 
-    A text, a number or a flag comes once more, with another value. With `whole`, only parts at the top.
+
+def try_parts(spec: Json, tried: Tried, *, whole: bool = False) -> None:
+    """Try all parts of a spec, those above before those below: the spec without each.
+
+    A text, a number or a flag is tried once more, with another value. What is in an element of a long list is
+    left out where the element makes no difference; `tried` says whether it makes one, or may. With `whole`,
+    only parts at the top are tried.
     """
-    return islice(_without(spec, "spec", 1 if whole else _DEPTH_MAX), _PARTS_MAX)
+    _try_below(spec, "spec", 1 if whole else _DEPTH_MAX, lambda changed: changed, tried)
 
 
-def _without(value: Json, path: str, depth: int) -> Iterator[WrittenPart]:
-    if not depth:
-        return
+def _try_below(value: Json, path: str, depth: int, of_spec: Callable[[Json], Json], tried: Tried) -> None:
+    is_long = isinstance(value, list) and len(value) > _SHORT_MAX
+    keys = [name for name in value if name not in _KEPT] if isinstance(value, dict) else range(len(value))
+    for key in keys if depth else ():
+        inner, at = value[key], f"{path}.{key}" if isinstance(value, dict) else f"{path}[{key}]"
+        with_other = partial(_with, value, key, of_spec)
+        matters = tried(WrittenPart(at, of_spec(_without(value, key))))
+        if isinstance(inner, dict | list):
+            if (
+                matters
+                or not is_long
+                or tried(WrittenPart(at, with_other(with_others(inner)), is_whole=True))
+            ):
+                _try_below(inner, at, depth - 1, with_other, tried)
+        elif (other := _another(inner)) is not None:
+            tried(WrittenPart(at, with_other(other), is_value=not isinstance(inner, bool)))
+
+
+def _without(value: Json, key: Any) -> Json:
     if isinstance(value, dict):
-        for name, inner in value.items():
-            if name in _KEPT:
-                continue
-            at = f"{path}.{name}"
-            yield WrittenPart(at, {other: each for other, each in value.items() if other != name})
-            for each in _changed(inner, at, depth):
-                yield each._replace(spec={**value, name: each.spec})
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            at = f"{path}[{index}]"
-            yield WrittenPart(at, [*value[:index], *value[index + 1 :]])
-            for each in _changed(inner, at, depth):
-                yield each._replace(spec=[*value[:index], each.spec, *value[index + 1 :]])
+        return {name: each for name, each in value.items() if name != key}
+    return [*value[:key], *value[key + 1 :]]
 
 
-def _changed(inner: Json, path: str, depth: int) -> Iterator[WrittenPart]:
-    """What may stand instead of a part that stays: another value, or the same without what is in it."""
-    changed = _other_text(inner) if (other := _other(inner)) is None else other
-    if changed is not None:
-        yield WrittenPart(path, changed, is_value=not isinstance(inner, bool))
-    yield from _without(inner, path, depth - 1)
+def _with(value: Json, key: Any, of_spec: Callable[[Json], Json], inner: Json) -> Json:
+    changed = value.copy()
+    changed[key] = inner
+    return of_spec(changed)
+
+
+def _another(value: Json) -> Json:
+    other = _other(value)
+    return _other_text(value) if other is None else other
 
 
 def with_others(value: Json) -> Json:
