@@ -155,6 +155,7 @@ class Fleet:
         if deregistration is not None:
             deregistration.cancel()
         self.roster.add(proxy)
+        self.quarantine.join(proxy.key)
         self.rounds.join(proxy)
         self._local.note_connected(proxy.key)
         self._on_change(proxy.key.mesh)

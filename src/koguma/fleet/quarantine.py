@@ -9,8 +9,9 @@ the rejected version is offered again now and then (`retries`), and an ACK relea
 
 import asyncio
 import base64
+import contextlib
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -29,6 +30,7 @@ from koguma.store.unavailable import log_unavailable
 
 PREFIX: Final = "koguma-quarantine-"
 RETRY_SECONDS: Final = 2.0
+REPORT_SECONDS: Final = 10.0  # after which a proxy that is gone is no longer named
 _PAUSE_SECONDS: Final = 0.1  # what is rejected together is stored together
 # Envoy's error texts where another program or the machine is the cause, and not the configuration.
 _PASSING: Final = ("Address already in use", "Cannot assign requested address")
@@ -144,18 +146,42 @@ class Quarantine:
         self._context = context
         self._holding: dict[Key, dict[Id, HeldResource]] = {}
         self._dirty: dict[Key, None] = {}
+        self._storing: dict[Key, None] = {}
+        self._unreadable: set[str] = set()  # names of Configs
         self._reported: set[str] = set()  # policies whose status says that proxies reject them
         self._wake = asyncio.Event()
         self.on_change: Callable[[Key], None] = lambda _proxy: None  # what is held for it is another
 
     def load(self) -> None:
         """Read what is stored."""
+        self._holding = {record.key: _by_id(record) for record in self._records()}
+        held = (resource for holding in self._holding.values() for resource in holding.values())
+        self._reported = {policy for resource in held for policy in resource.policies}
+
+    def _records(self) -> Iterator[QuarantineRecord]:
         for config in self._context.state.listed("Config"):
-            if config.name.startswith(PREFIX):
-                record = _read(config)
-                if record is not None:
-                    self._holding[record.key] = {resource.id: resource for resource in record.held}
-        self._reported = set(self._blamed())
+            if config.name.startswith(PREFIX) and (record := self._read(config)) is not None:
+                yield record
+
+    def _read(self, config: Resource) -> QuarantineRecord | None:
+        try:
+            return msgspec.json.decode(str(config.spec.get("config", "")), type=QuarantineRecord)
+        except msgspec.DecodeError:
+            if config.name not in self._unreadable:
+                self._unreadable.add(config.name)
+                _log.warning("what was held cannot be read, and is passed over", name=config.name)
+            return None
+
+    def join(self, proxy: Key) -> None:
+        """A proxy has connected: what another control plane held back for it meanwhile counts here too."""
+        if proxy in self._dirty or proxy in self._storing:
+            return
+        config = self._context.state.named("Config", "", _config_name(proxy))
+        record = self._read(config) if config is not None else None
+        if record is not None:
+            self._holding[proxy] = _by_id(record)
+        else:
+            self._holding.pop(proxy, None)
 
     def of(self, proxy: Key) -> Mapping[Id, HeldResource]:
         """What is held for a proxy."""
@@ -244,22 +270,33 @@ class Quarantine:
     async def run(self) -> None:
         """Store what changes, until cancelled."""
         while True:
-            await self._wake.wait()
-            await asyncio.sleep(_PAUSE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REPORT_SECONDS):
+                    await self._wake.wait()
+                    await asyncio.sleep(_PAUSE_SECONDS)
             self._wake.clear()
-            dirty, self._dirty = self._dirty, {}
-            for proxy in dirty:
+            self._storing, self._dirty = self._dirty, {}
+            for proxy in list(self._storing):
                 await self._store_or_retry(proxy)
+                self._storing.pop(proxy)
+            if self._reported or self._holding:
+                await self._store_or_retry(None)
 
-    async def _store_or_retry(self, proxy: Key) -> None:
+    async def _store_or_retry(self, proxy: Key | None) -> None:
+        """Store what is held for a proxy; without one, only the conditions, which are looked at again."""
         try:
-            await self._store(proxy)
+            if proxy is not None:
+                await self._store(proxy)
             await self._report()
         except (AlreadyExists, Conflict, NotFound):
-            self._mark_dirty(proxy)  # somebody else wrote it in between; look again
+            self._look_again(proxy)  # somebody else wrote it in between
         except Unavailable as error:
             log_unavailable(_log, "quarantine waits for the store", error)
             await asyncio.sleep(RETRY_SECONDS)
+            self._look_again(proxy)
+
+    def _look_again(self, proxy: Key | None) -> None:
+        if proxy is not None:
             self._mark_dirty(proxy)
 
     async def _store(self, proxy: Key) -> None:
@@ -298,13 +335,21 @@ class Quarantine:
         self._reported = set(blamed)
 
     def _blamed(self) -> dict[str, list[tuple[Key, HeldResource]]]:
-        """What is held because of each policy, by its KRI."""
+        """What is held because of each policy, by its KRI, for all proxies that are still there.
+
+        It is read as it is stored, also by other control planes, so that all of them say the same.
+        """
         by_policy: dict[str, list[tuple[Key, HeldResource]]] = {}
-        for proxy in sorted(self._holding):
-            for resource in self._holding[proxy].values():
+        records = [each for each in self._records() if self._context.state.get(each.key) is not None]
+        for record in sorted(records, key=lambda each: each.key):
+            for resource in record.held:
                 for policy in resource.policies:
-                    by_policy.setdefault(policy, []).append((proxy, resource))
+                    by_policy.setdefault(policy, []).append((record.key, resource))
         return by_policy
+
+
+def _by_id(record: QuarantineRecord) -> dict[Id, HeldResource]:
+    return {resource.id: resource for resource in record.held}
 
 
 def _is_new(before: HeldResource | None, now: HeldResource) -> bool:
@@ -330,11 +375,3 @@ def _instead(rejections: list[tuple[Key, HeldResource]]) -> str:
 def _config_name(proxy: Key) -> str:
     named = proxy[1:] if proxy.kind == "Dataplane" else proxy  # names of zone proxies may be equal
     return PREFIX + hashlib.blake2b("/".join(named).encode(), digest_size=12).hexdigest()
-
-
-def _read(config: Resource) -> QuarantineRecord | None:
-    try:
-        return msgspec.json.decode(str(config.spec.get("config", "")), type=QuarantineRecord)
-    except msgspec.DecodeError:
-        _log.warning("what was held cannot be read, and is passed over", name=config.name)
-        return None
