@@ -206,13 +206,15 @@ def test_on_a_terminal_there_is_a_live_line(plane, web, run, monkeypatch):
 
     screen = Terminal()
     monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr("koguma.cli.terminal._COLUMNS", 60)
     monkeypatch.setenv("NO_COLOR", "1")
     before = web.offered_revision
     assert plane("PUT", "/meshes/default/meshtimeouts/t", headers_timeout(9)).status == 201
     until(lambda: web.offered_revision > before)
     run("wait", "meshtimeout/t", "--timeout", "200ms")
     drawn = screen.getvalue().split("\r\x1b[K")
-    assert any("0 of 1 proxy have it; web-1 is behind since" in line for line in drawn[1:])
+    assert any("0 of 1 proxy have it; web-1 is behind" in line for line in drawn[1:])
+    assert max(map(len, drawn[1:-1])) == 60 - 1, "a line that wraps could not be drawn over"
 
 
 def test_wrong_words_are_refused(run, monkeypatch):

@@ -136,9 +136,9 @@ class ArrivalWait:
         return f"interrupted: {stays}`koguma wait {self._revisions[0]}` waits again"
 
     def _draw(self, line: str) -> None:
-        """Draw a line over the one before, on a terminal."""
+        """Draw a line over the one before, on a terminal; one that wraps could not be drawn over."""
         if self._shows_line:
-            sys.stderr.write(_LINE_START + terminal.printable(line))
+            sys.stderr.write(_LINE_START + terminal.printable(line)[: terminal.error_columns() - 1])
             sys.stderr.flush()
 
 

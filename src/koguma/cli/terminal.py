@@ -4,6 +4,7 @@ import os
 import sys
 from typing import Final, TextIO
 
+_COLUMNS: Final = 80  # where nobody says how many
 _CODES: Final = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1"}
 
 
@@ -22,6 +23,14 @@ def paint(text: str, colour: str, *, error: bool = False) -> str:
 def print_stderr(text: str) -> None:
     """Print to standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+def error_columns() -> int:
+    """How wide the terminal is that standard error goes to."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or _COLUMNS
+    except (OSError, ValueError):
+        return _COLUMNS
 
 
 def printable(text: str) -> str:
