@@ -414,10 +414,13 @@ access:
   roles:
     - name: red-proxies
       rules: [{verbs: [list], resources: [dataplanes], meshes: [red]}]
+    - name: proxies-elsewhere
+      rules: [{verbs: [list], resources: [dataplanes], meshes: [blue]}]
     - name: timeouts
       rules: [{verbs: [get, list, update, create], resources: [meshtimeouts]}]
   bindings:
     - {role: red-proxies, users: [rita]}
+    - {role: proxies-elsewhere, users: [bob]}
     - {role: timeouts, users: [tim]}
 """
 
@@ -452,8 +455,9 @@ def test_the_answer_is_about_proxies_that_the_user_may_list_and_about_no_other(t
         assert (whole["arrived"], whole["isPartial"], whole["lacking"][0]["name"]) == (False, False, "web-1")
         assert (part["arrived"], part["isPartial"], part["lacking"]) == (True, True, [])
         assert part["proxies"] == {"total": 0, "affected": 0, "lacking": 0}
-        refused = arrival_for(**bearer("tim"))
-        assert (refused.status, "cannot list dataplanes" in refused.json["detail"]) == (403, True)
+        for name in ("tim", "bob"):
+            refused = arrival_for(**bearer(name))
+            assert (refused.status, "cannot list dataplanes" in refused.json["detail"]) == (403, True)
         assert arrival_for().status == 403
 
 

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
+from koguma.access.authorizer import Attempt
 from koguma.api.call import Call, answer_json
 from koguma.api.global_arrival import GlobalArrival
 from koguma.application.context import Context
@@ -100,11 +101,10 @@ class ArrivalPage:
         return found
 
     def _check(self, call: Call) -> None:
-        """Raise Forbidden for who may list no proxies at all."""
-        access, kinds = self._context.access, self._context.kinds
-        plurals = [kinds[each.kind].plural for each in proxy_types.SERVED.values()]
-        if not any(access.allows_any(call.user, ("list",), plural) for plural in plurals):
-            access.check_any(call.user, ("list",), plurals[0])
+        """Raise Forbidden for who may list the proxies of no mesh: to them all would seem to have arrived."""
+        if not any(self._may_list(call, place) for place in self._places()):
+            plural = self._context.kinds[proxy_types.SIDECAR.kind].plural
+            raise self._context.access.refusal(call.user, Attempt("list", plural))
 
     async def _known(self, revision: int) -> None:
         """Wait until this control plane has read a revision; another one may just have written it."""
@@ -148,13 +148,16 @@ class ArrivalPage:
         return self._context.access.allows_on(call.user, "list", plural, "", key.mesh)
 
     def _is_partial(self, call: Call) -> bool:
+        return not all(self._may_list(call, place) for place in self._places())
+
+    def _places(self) -> list[Key]:
+        """Where proxies can be: for each kind the meshes that there are, or none."""
         meshes = [mesh.name for mesh in self._context.state.listed("Mesh")]
-        places = [
+        return [
             Key(each.kind, mesh, "", "", "")
             for each in proxy_types.SERVED.values()
             for mesh in ([""] if each.is_of_zone else meshes)
         ]
-        return not all(self._may_list(call, place) for place in places)
 
     def _json(self, arrivals: Arrivals, arrival: Arrival, objects: tuple[str, ...]) -> dict[str, Json]:
         change = change_at(arrival.revision)
