@@ -5,6 +5,7 @@ Two control planes write, lose the store, are killed, start again, and are taken
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -262,6 +263,28 @@ async def test_one_whose_beat_stands_still_is_gone_but_not_for_a_reader_that_sto
     await writer.leave()
     await mirror.poll()
     assert mirror.connected() == set(), "it said so"
+
+
+async def test_the_others_are_known_once_all_of_them_were_read():
+    table = MemoryProxyStates()
+    writer = StateWriter(table, "other", lambda: START, beats=True)
+    writer.local = Proxies("other", lambda _key: True)
+    writer.local.connect("a", START)
+    await writer.flush()
+    mirror = StateMirror(table, "here", lambda: START, lambda _key: True, is_alone=False)
+    read = table.states
+
+    async def lost(*_):
+        raise LogLost("no answer")
+
+    table.states = lost
+    with pytest.raises(LogLost):
+        await mirror.poll()
+    assert not mirror.is_known, "which control planes there are was read, and not their proxies"
+    table.states = read
+    await mirror.poll()
+    assert mirror.is_known
+    assert mirror.connected() == {key("a")}
 
 
 async def test_at_rest_only_signs_of_life_are_written_and_none_where_nobody_else_reads():

@@ -85,6 +85,7 @@ class StateMirror:
         self._is_stored = is_stored  # the object of a proxy
         self._monotonic = monotonic
         self._polled_at: float | None = None
+        self._has_read_all = False
         self._lost_since: datetime | None = None
         self._lost_at = 0.0
         self.instances: dict[str, MirroredInstance] = {}
@@ -114,7 +115,7 @@ class StateMirror:
     @property
     def is_known(self) -> bool:
         """Whether the last look at the others succeeded, and there was one."""
-        return self._polled_at is not None and self._lost_since is None
+        return self._has_read_all and self._lost_since is None
 
     def _note_lost(self, lost: LogLost) -> None:
         if self._lost_since is None:
@@ -136,6 +137,7 @@ class StateMirror:
             removed = self.instances.pop(name)
             touched |= _meshes(removed)
             self.on_states(removed.states)
+        self._has_read_all = True
         if self._lost_since is not None:
             self._lost_since = None
             touched.add("")
