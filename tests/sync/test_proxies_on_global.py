@@ -102,6 +102,7 @@ PATHS = (
     "/_layout",
     "/_config",
     "/_config?shadow=true&include=diff",
+    "/_explain?path=clusters",
 )
 
 
@@ -121,6 +122,12 @@ def test_the_zone_answers_what_acts_on_them(planes: OneZone) -> None:
 
     for path in (*PATHS, *below):
         until(lambda path=path: is_same(path), f"Global says the same as the zone: {path}")
+    cluster = planes.in_zone("/_explain?path=clusters").json["resources"][0]
+    until(lambda: is_same(f"/_explain?path={cluster}"), "Global says who set the fields of an Envoy")
+    assert planes.on_global(f"/_explain?path={cluster}").json["fields"]
+    missing = planes.on_global(f"/_explain?path={cluster}.conect_timeout")
+    assert (missing.status, "the nearest are connect_timeout" in missing.json["detail"]) == (400, True)
+    assert planes.on_global("/_explain?path=clustrs").status == 400
     wrong = planes.on_global(f"/_inbounds/{inbound.rpartition('_')[0]}_nine/_policies")
     assert (wrong.status, 'zone "east" answers' in wrong.json["detail"]) == (404, True)
     assert planes.on_global("/_outbounds/nonsense/_policies").status == 400

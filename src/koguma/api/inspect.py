@@ -6,7 +6,6 @@ the query names with `at`.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from aiohttp import web
@@ -17,12 +16,11 @@ from koguma.api.proxy_answers import ProxyAnswers
 from koguma.application.context import Context
 from koguma.core import gateway_view, hostnames, inspect, rules_view, world
 from koguma.core.build import what_if
-from koguma.core.envoy_origins import origins as envoy_origins
 from koguma.core.envoy_origins import paths
 from koguma.core.incremental import Db
 from koguma.core.meta import meta
 from koguma.fleet.zone_questions import InspectQuestion
-from koguma.model.errors import BadRequest, Invalid, NotAllowed, NotFound
+from koguma.model.errors import BadRequest, Invalid, NotFound
 from koguma.model.kind import Kind
 from koguma.model.resource import Key
 from koguma.model.schema import Json
@@ -81,25 +79,19 @@ class Inspect:
 
     async def explain(self, call: Call, mesh: str, name: str) -> web.StreamResponse:
         """Who set the fields of a proxy's Envoy at a path; or which resources there are."""
-        if self._context.control_plane.is_global:
-            raise NotAllowed("Not allowed on global CP")
         dataplane = self._context.kinds["Dataplane"]
         context = await at.context_of(call, self._context, dataplane)
         context.check(call.user, "get", dataplane, mesh, name)
-        live = await context.database()
+        await context.database()
         context.check_mesh(call.user, mesh)
-        proxy = context.find(call.user, dataplane, mesh, name).key
+        key = context.find(call.user, dataplane, mesh, name).key
+        field = call.query.get("path", "")[:_PATH_LENGTH_MAX]
         try:
-            path = paths.parsed(call.query.get("path", "")[:_PATH_LENGTH_MAX])
-            answered = partial(envoy_origins.answered, proxy, path)
-            explained = await (
-                context.moment.ask(answered)
-                if context.moment is not None
-                else context.trials.ask(live, context.store, (), answered, compiles=True)
-            )
+            paths.parsed(field)  # before a zone is asked
+            question = InspectQuestion(key, proxy_answers.EXPLAIN, field=field)
+            return answer(await self._answers.of(question, context))
         except paths.NoSuchField as error:
             raise Invalid([Violation("path", str(error), "missing")]) from None
-        return answer_json(explained)
 
     async def dataplanes(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
         """A page of the proxies that a policy selects, or that a service has as endpoints."""

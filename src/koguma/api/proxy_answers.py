@@ -13,6 +13,8 @@ from koguma.application import configuration
 from koguma.application.context import Context
 from koguma.core import egress_view, inspect, rules_view
 from koguma.core.build import encoding, snapshot, what_if
+from koguma.core.envoy_origins import origins, paths
+from koguma.core.envoy_origins.paths import NoSuchField
 from koguma.core.incremental import Db
 from koguma.core.rules import PortRules
 from koguma.envoy.snapshot import SECRET, TYPE_URLS
@@ -27,6 +29,7 @@ RULES: Final = "_rules"
 POLICIES: Final = "_policies"
 LAYOUT: Final = "_layout"
 CONFIG: Final = "_config"
+EXPLAIN: Final = "_explain"  # who set fields of its Envoy
 INBOUND_POLICIES: Final = "_inbounds/{kri}/_policies"
 OUTBOUND_POLICIES: Final = "_outbounds/{kri}/_policies"
 OUTBOUND_ROUTES: Final = "_outbounds/{kri}/_routes"
@@ -53,7 +56,8 @@ class ProxyAnswers:
                     " history of its own: ask it there, or leave out the parameter at"
                 )
             answer = _answer_to(question)
-            return await context.moment.ask(lambda db: msgspec.json.encode(answer(context, db, question)))
+            found = await context.moment.ask(lambda db: answer(context, db, question))
+            return msgspec.json.encode(_known(found))
         if zones is None or not question.key.zone:
             return await self.here(question)
         return await zones.inspect(question)
@@ -64,6 +68,12 @@ class ProxyAnswers:
         db = await self._context.database()
         if self._context.state.get(question.key) is None:
             raise NotFound(f"{question.key} is not stored")
+        if question.path == EXPLAIN:  # which changes the database that it asks, and never the live one
+            trials, store = self._context.trials, self._context.store
+            explained = await trials.ask(
+                db, store, (), lambda trial: answer(self._context, trial, question), compiles=True
+            )
+            return msgspec.json.encode(_known(explained))
         if question.path != CONFIG:
             return msgspec.json.encode(answer(self._context, db, question))
         found = await configuration.ask(
@@ -119,6 +129,20 @@ def _config(_context: Context, db: Db, asked: InspectQuestion) -> Json:
     return {"xds": config, **({"diff": json_diff.patch(current, config)} if asked.has_diff else {})}
 
 
+def _explained(_context: Context, db: Db, asked: InspectQuestion) -> Json | NoSuchField:
+    """The fields with who set them. That a path leads nowhere is an answer, too: the database stays good."""
+    try:
+        return origins.answered(asked.key, paths.parsed(asked.field), db)
+    except NoSuchField as error:
+        return error
+
+
+def _known(answer: Json | NoSuchField) -> Json:
+    if isinstance(answer, NoSuchField):
+        raise answer
+    return answer
+
+
 def _services(_context: Context, db: Db, asked: InspectQuestion) -> Json:
     meshes = asked.meshes
     return {
@@ -134,6 +158,7 @@ _ANSWERS: Final[Mapping[str, _Answer]] = {
     POLICIES: _policies,
     LAYOUT: _layout,
     CONFIG: _config,
+    EXPLAIN: _explained,
     INBOUND_POLICIES: _inbound_policies,
     OUTBOUND_POLICIES: _outbound_policies,
     OUTBOUND_ROUTES: _outbound_routes,

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from koguma.api.proxy_answers import ProxyAnswers
+from koguma.core.envoy_origins.paths import NoSuchField
 from koguma.fleet import zone_arrival
 from koguma.fleet.arrival import Arrivals
 from koguma.fleet.envoy_views import EnvoyViews
@@ -74,7 +75,10 @@ class ZoneAnswers:
             case _ if name == INSPECT:
                 question = _read(body, InspectQuestion)
                 self._check(question.key)
-                return await self._answers.here(question)
+                try:
+                    return await self._answers.here(question)
+                except NoSuchField as error:
+                    raise BadRequest(str(error)) from None
             case _ if name == ARRIVAL:
                 asked = _read(body, ZoneArrivalQuestion)
                 had, kept = await self._received.had_before(asked.revision), self._received.doubt

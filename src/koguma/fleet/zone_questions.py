@@ -74,6 +74,7 @@ class InspectQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
     is_shadow: bool = False
     has_diff: bool = False
     meshes: tuple[str, ...] = ()  # of a zone proxy: those whose services are shown
+    field: str = ""  # of its Envoy, where it is asked who set that
 
 
 class PlanQuestion(msgspec.Struct, frozen=True, omit_defaults=True):
