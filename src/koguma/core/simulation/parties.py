@@ -49,11 +49,12 @@ def callers(db: Db, mesh: str, word: str) -> tuple[Key, ...]:
 
 
 def _meant(word: str, keys: Iterable[Key]) -> Iterator[Key]:
-    """Of objects of one name those that a word means: a KRI says also which zone and namespace."""
+    """Of objects of one name those that a word means: a KRI says also which mesh, zone and namespace."""
     if not kri.is_kri(word):
         return iter(keys)
     parsed = kri.parse(word)
-    return (key for key in keys if (key.zone, key.namespace) == (parsed.zone, parsed.namespace))
+    place = (parsed.mesh, parsed.zone, parsed.namespace)
+    return (key for key in keys if (key.mesh, key.zone, key.namespace) == place)
 
 
 def _of_services(db: Db, mesh: str, word: str, name: str) -> Iterator[Key]:
@@ -90,12 +91,17 @@ def called(
             continue
         keys = tuple(_meant(word, _preferred(db, mesh, each, name, zone)))
         if keys:
-            return _ports(db, keys[0], word, port)
+            return _ports(db, keys[0], word, port or _section(word))
     has_proxies = kind in ("", _PROXY) and _PROXY in visible
     proxies = tuple(_meant(word, _named_proxies(db, mesh, name))) if has_proxies else ()
     if not proxies:
         raise NotFound(_nobody(db, mesh, word, "no service, gateway or proxy"))
     return _ports_of_proxy(db, proxies[0], word, port)
+
+
+def _section(word: str) -> str:
+    """The port that a KRI names, if any."""
+    return kri.parse(word).section if kri.is_kri(word) else ""
 
 
 def _preferred(db: Db, mesh: str, kind: str, name: str, zone: str) -> Sequence[Key]:
