@@ -11,7 +11,7 @@ import pytest
 
 from koguma.model.resource import Resource
 from koguma.store import Put, Transaction
-from tests.build import timeout
+from tests.build import dataplane, timeout
 from tests.control_plane import LocalControlPlane
 from tests.waiting import until
 
@@ -168,6 +168,66 @@ def test_a_zone_works_on_while_global_is_away_and_catches_up(federation: Federat
             until(lambda: len(_names(top)) == 2, "the zone's write is on Global")
             until(lambda: len(_names(east)) == 2, "Global's write is in the zone")
             assert _is_connected(east)
+
+
+def test_a_mesh_that_global_deletes_goes_with_what_zones_have_in_it(federation: Federation) -> None:
+    top, url = federation.top, "/meshes/other/meshtimeouts"
+    mesh = {"type": "Mesh", "name": "other"}
+    with federation.zone("east") as east:
+        assert top("PUT", "/meshes/other", mesh).status == 201
+        until(lambda: east("GET", "/meshes/other").status == 200, "the mesh comes from Global")
+        own = timeout("mine", "other", labels=OF_ZONE)
+        assert east("PUT", f"{url}/mine", own).status == 201
+        until(lambda: "other_east__mine" in top("GET", url).text, "the zone's is on Global")
+        assert top("DELETE", "/meshes/other").status == 200
+        until(lambda: east("GET", "/meshes/other").status == 404, "the zone deletes it")
+        assert east("GET", "/_kri/kri_mt_other_east__mine_").status == 404
+        assert top("PUT", "/meshes/other", mesh).status == 201
+        until(lambda: east("GET", "/meshes/other").status == 200, "it comes again")
+        for plane in (top, east):
+            assert "mine" not in plane("GET", url).text
+        assert [each["message"] for each in _checks(top, "sync")] == []
+
+
+def test_a_mesh_that_global_deletes_stays_while_a_zone_has_proxies_in_it(federation: Federation) -> None:
+    top, mesh = federation.top, {"type": "Mesh", "name": "other"}
+    kept = 'Mesh "other" was deleted on Global: it stays while Dataplanes of this side are in it'
+
+    def is_told() -> bool:
+        return any(each["message"].startswith(kept) for each in _checks(east, "sync"))
+
+    with federation.zone("east") as east:
+        assert top("PUT", "/meshes/other", mesh).status == 201
+        until(lambda: east("GET", "/meshes/other").status == 200, "the mesh comes from Global")
+        assert east("PUT", "/meshes/other/dataplanes/web-1", dataplane("web-1", mesh="other")).status == 201
+        until(lambda: "web-1" in top("GET", "/meshes/other/dataplanes").text, "Global has the proxy")
+        assert top("DELETE", "/meshes/other").status == 400
+        withheld = {**mesh, "labels": {"kuma.io/kds-sync": "disabled"}}
+        assert top("PUT", "/meshes/other", withheld).status == 200
+        until(is_told, "the zone says why it keeps the mesh")
+        assert east("GET", "/meshes/other/dataplanes/web-1").status == 200
+        assert east("DELETE", "/meshes/other/dataplanes/web-1").status == 200
+    with federation.zone("east") as east:
+        until(lambda: east("GET", "/meshes/other").status == 404, "it goes with the next connection")
+
+
+def test_objects_of_zones_in_a_mesh_that_is_not_there_are_shown_on_global(federation: Federation) -> None:
+    top = federation.top
+    with federation.zone("east") as east:
+        until(lambda: _has_mesh(east), "the mesh comes from Global")
+        lost = Resource(
+            kind="MeshTimeout",
+            mesh="nowhere",
+            core_name="lost",
+            name="lost",
+            zone="east",
+            labels={**OF_ZONE, "kuma.io/zone": "east"},
+            creation_time="2026-01-01T00:00:00Z",
+            spec=timeout("lost")["spec"],
+        )
+        east.run(east.plane.store.write(Transaction((Put(lost),), "test")))
+        text = '1 objects of zones are in the mesh "nowhere", which does not exist here'
+        until(lambda: text in [each["message"] for each in _checks(top, "sync")], "Global shows it")
 
 
 def test_secrets_of_global_stay_there(federation: Federation) -> None:

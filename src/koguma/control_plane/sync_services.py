@@ -1,5 +1,6 @@
 """Sync services: what a control plane runs for sync: Global's port for zones, or a zone's way to Global."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from datetime import datetime
 from typing import Any, Final
@@ -16,7 +17,7 @@ from koguma.runtime.settings import Settings
 from koguma.sync import stream_service
 from koguma.sync.connection import Duties, PeerState
 from koguma.sync.global_server import GlobalServer
-from koguma.sync.protocol.messages import ZoneQuestion
+from koguma.sync.protocol.messages import Refusal, ZoneQuestion
 from koguma.sync.zone_client import GlobalAddress, ZoneClient
 
 _SHOWN_MAX: Final = 10
@@ -90,6 +91,16 @@ class SyncServices:
         if self.server is not None:
             for zone, state in self.server.states().items():
                 yield from _refusals(f'zone "{zone}"', state)
+            yield from self._check_of_meshes()
+
+    def _check_of_meshes(self) -> Iterator[Check]:
+        """Objects of zones in meshes that are not on Global: nobody can look at them below their mesh."""
+        state = self._context.state
+        meshes = {mesh.name for mesh in state.listed("Mesh")}
+        lost = Counter(key.mesh for key in state.stored_keys() if key.mesh and key.mesh not in meshes)
+        for mesh, count in sorted(lost.items()):
+            text = f'{count} objects of zones are in the mesh "{mesh}", which does not exist here'
+            yield Check("sync", "warning", text, "create the mesh, or delete these objects in their zones")
 
     def _check_of_global(self, client: ZoneClient) -> Iterator[Check]:
         state = client.state
@@ -136,11 +147,18 @@ class SyncServices:
             yield "koguma_global_connected", "1 while Global is connected.", "gauge", is_connected
 
 
+def _refusal(refusal: Refusal, where: str, peer: str) -> Check:
+    if refusal.is_of_removal:
+        text = f"{refusal.key} was deleted on {peer}: {refusal.reason}"
+        return Check("sync", "warning", text, f"stop these proxies, or write it on {peer} again")
+    text = f"{refusal.key} was {where} {peer}: {refusal.reason}"
+    return Check("sync", "warning", text, "correct it where it was written; it is then sent again")
+
+
 def _refusals(peer: str, state: PeerState) -> Iterator[Check]:
     for where, refused in (("refused by", state.refused_there), ("refused from", state.refused_here)):
         for refusal in refused[:_SHOWN_MAX]:
-            text = f"{refusal.key} was {where} {peer}: {refusal.reason}"
-            yield Check("sync", "warning", text, "correct it where it was written; it is then sent again")
+            yield _refusal(refusal, where, peer)
         if len(refused) > _SHOWN_MAX:
             text = f"{len(refused) - _SHOWN_MAX} more objects were {where} {peer}"
             yield Check("sync", "warning", text, "begin with the first ones")

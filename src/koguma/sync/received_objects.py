@@ -1,30 +1,32 @@
 """Received objects: stores what the other side of a connection sends, and says why it refuses something.
 
 An object that is odd is refused by itself: the others of its batch are stored. What is the other side's
-business is taken as it is; a zone keeps its own status of it, and whatever it had noted beside it.
+business is taken as it is; a zone keeps its own status of it, and whatever it had noted beside it. A Mesh
+goes with all that is in it, as everywhere, and stays while Dataplanes of this side are in it.
 """
 
 import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from koguma.application.context import Context
 from koguma.model import labels, names
-from koguma.model.errors import KogumaError, Unavailable
+from koguma.model.errors import Conflict, KogumaError, Unavailable
 from koguma.model.kind import Kind, ValidationContext
-from koguma.model.resource import Resource
+from koguma.model.resource import Key, Resource
 from koguma.model.schema import UNKNOWN
 from koguma.model.violation import Violation, cut
-from koguma.store.contract import Change, Delete, Operation, Put, Transaction
+from koguma.store.contract import Change, Delete, DeleteMesh, Operation, Put, RequireNone, Transaction
 from koguma.sync import mapping
 from koguma.sync.protocol import sums
 from koguma.sync.protocol.messages import REASON_MAX, Refusal, SyncedObject
 from koguma.sync.protocol.subscriber import Delivery
 
 _VIOLATIONS_MAX: Final = 5  # that a reason names
+_MESH: Final = "Mesh"
 _STEP: Final = 50  # objects that are read between two turns of the event loop
 _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z)?")
 
@@ -34,6 +36,17 @@ Objection = Callable[[Resource, Kind], str]
 
 class _RefusedObject(Exception):
     """Why an object is not stored."""
+
+
+class _MeshInUse(Conflict):
+    """Why a Mesh is not deleted."""
+
+
+class _Removal(NamedTuple):
+    """What deletes an object."""
+
+    key: Key
+    operations: tuple[Operation, ...]
 
 
 class ReceivedObjects:
@@ -62,7 +75,7 @@ class ReceivedObjects:
         """Store a delivery; returns what was refused. Unavailable where the store does not answer."""
         accepted, refused = await self._accepted(delivery, n_held)
         removals = self._removals(delivery)
-        operations: list[Operation] = [*removals, *map(self._put, accepted), *self._beside(delivery)]
+        operations = [*_operations(removals), *map(self._put, accepted), *self._beside(delivery)]
         try:
             await self._write(operations)
         except Unavailable:
@@ -75,10 +88,16 @@ class ReceivedObjects:
         """The changes that a delivery would make now, and what would be refused; nothing is written."""
         accepted, refused = await self._accepted(delivery, 0)
         removals, preview = self._removals(delivery), self._context.store.preview
+        operations = [*_operations(removals), *map(self._put, accepted)]
         try:
-            return [*preview(Transaction((*removals, *map(self._put, accepted)), self._author))], refused
+            return [*preview(Transaction(tuple(operations), self._author))], refused
         except KogumaError:
-            changes = [*preview(Transaction(tuple(removals), self._author))]
+            changes: list[Change] = []
+        for removal in removals:
+            try:
+                changes += preview(Transaction(removal.operations, self._author))
+            except _MeshInUse as error:
+                refused.append(_kept(removal, error))
         sent = {each.key: each for each in delivery.objects}
         for resource in accepted:
             try:
@@ -104,19 +123,23 @@ class ReceivedObjects:
                 refused.append(_refusal(sent, str(reason)))
         return accepted, refused
 
-    def _removals(self, delivery: Delivery) -> list[Delete]:
-        return [Delete(key) for key in delivery.removed if self._context.state.entry(key) is not None]
+    def _removals(self, delivery: Delivery) -> list[_Removal]:
+        """What a delivery deletes that is there: a Mesh after what the other side deletes in it."""
+        stored = (key for key in delivery.removed if self._context.state.entry(key) is not None)
+        return [_Removal(key, _deletion(key)) for key in sorted(stored, key=lambda key: key.kind == _MESH)]
 
     async def _one_by_one(
-        self, delivery: Delivery, removals: Sequence[Delete], accepted: Sequence[Resource]
+        self, delivery: Delivery, removals: Sequence[_Removal], accepted: Sequence[Resource]
     ) -> AsyncIterator[Refusal]:
         """Store each object by itself, since one of them cannot be stored."""
         sent = {each.key: each for each in delivery.objects}
         for removal in removals:
             try:
-                await self._write([removal])
+                await self._write(removal.operations)
             except Unavailable:
                 raise
+            except _MeshInUse as error:
+                yield _kept(removal, error)
             except KogumaError:
                 continue  # it is gone already, or its owner here changed it: the next comparison tells
         await self._write(self._beside(delivery))
@@ -200,3 +223,18 @@ def _identity_violations(resource: Resource, kind: Kind) -> Iterator[Violation]:
 
 def _refusal(sent: SyncedObject, reason: str) -> Refusal:
     return Refusal(sent.key, sums.content_hash(sent.content), cut(reason, REASON_MAX))
+
+
+def _deletion(key: Key) -> tuple[Operation, ...]:
+    if key.kind != _MESH:
+        return (Delete(key),)
+    text = "it stays while Dataplanes of this side are in it, and goes with the next connection after that"
+    return RequireNone("Dataplane", key.name, _MeshInUse(text)), DeleteMesh(key.name), Delete(key)
+
+
+def _operations(removals: Iterable[_Removal]) -> Iterator[Operation]:
+    return (operation for removal in removals for operation in removal.operations)
+
+
+def _kept(removal: _Removal, error: _MeshInUse) -> Refusal:
+    return Refusal(removal.key, b"", error.detail)

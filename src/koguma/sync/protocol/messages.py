@@ -66,11 +66,16 @@ class SyncedObject(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """An object that the subscriber did not store, in the version with this hash."""
+    """An object that the subscriber did not store, in the version with this hash; without one: not delete."""
 
     key: Key
     hash: bytes
     reason: Annotated[str, msgspec.Meta(max_length=REASON_MAX)]
+
+    @property
+    def is_of_removal(self) -> bool:
+        """Whether the object stays, which is gone on the other side."""
+        return not self.hash
 
 
 class SyncGreeting(msgspec.Struct, frozen=True, kw_only=True, tag="greeting"):
