@@ -372,3 +372,12 @@ def test_proxies_that_were_refused_stand_below_the_table(koguma, fake):
     assert "2 more were refused; `koguma get proxies` shows them" in ended.err
     fake.answer(200, {"total": 0, "items": []})  # as a server of before says
     assert koguma("get", "proxies", "--address", fake.address).out == ""
+
+
+@pytest.mark.parametrize("words", ["--help", "kri parse kri_mt_shop___a_", "completion bash"])
+@pytest.mark.parametrize(("to", "code", "says"), [("/dev/full", 1, "No space left"), ("&-", 0, "")])
+def test_an_output_that_takes_nothing_is_told_in_a_line(words, to, code, says):
+    command = f"{sys.executable} -c 'from koguma.cli import main; raise SystemExit(main())' {words} >{to}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (code, bool(says)), done.stderr
+    assert says in done.stderr

@@ -1,5 +1,6 @@
 """The root of the command tree: names and short helps of all commands, which are imported when called."""
 
+import errno
 import importlib
 import os
 import sys
@@ -51,6 +52,7 @@ COMMANDS: Final[Mapping[str, str]] = {
 # Where exit code 2 says something of the mesh: no, some do, not yet.
 _TWO_IS_AN_ANSWER: Final = ("apply", "can", "delete", "plan", "test", "wait")
 
+_DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 MODULES: Final[Mapping[str, str]] = {"import": "import_backup"}  # a keyword cannot name a module
 
 
@@ -98,12 +100,12 @@ class Root(click.Group):
         """Run the command; returns the exit code."""
         try:
             code = super().invoke(ctx)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # whoever started this may have closed it
+                sys.stdout.flush()
         except KeyboardInterrupt:
             return ExitCode.INTERRUPTED
         except BrokenPipeError:
-            # The reader closed the pipe. Redirect stdout, so that the flush at exit does not fail again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()  # the reader closed the pipe
             return ExitCode.BROKEN_PIPE
         except CommandFailure as failure:
             return _report(ctx, failure)
@@ -124,6 +126,11 @@ class Root(click.Group):
         name = ctx.invoked_subcommand
         command = self.get_command(ctx, name) if name else None
         return click.Context(command, parent=ctx, info_name=name) if command is not None else None
+
+
+def _discard_output() -> None:
+    """Let what is still to be written go nowhere, so that the flush at exit does not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(ctx: click.Context, failure: CommandFailure) -> ExitCode:
@@ -196,4 +203,10 @@ def run(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except click.Abort:
         return ExitCode.INTERRUPTED
+    except OSError as error:
+        if error.errno not in _DISK_ERRORS or error.filename:
+            raise
+        _discard_output()
+        failures.report(CommandFailure(f"the output cannot be written: {error.strerror}"))
+        return ExitCode.REFUSED
     return int(code) if isinstance(code, int) else ExitCode.FINE
