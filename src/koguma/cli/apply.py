@@ -1,12 +1,12 @@
 """`koguma apply`: write the objects in files, all of them or none."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import click
 
 from koguma.cli import arrival, inputs, objects, options, terminal
-from koguma.cli.arrival import ArrivalWait
+from koguma.cli.arrival import ArrivalWait, Awaited
 from koguma.cli.client import ApiClient, ApiResponse, Json
 from koguma.cli.failures import ApiError
 from koguma.model.documents import Document
@@ -63,11 +63,22 @@ def command(  # noqa: PLR0913 - what users choose
         print(_line(result, dry_run=dry_run), flush=True)
     if not wait or dry_run:
         return 0
-    unchanged = [result["kri"] for result in results if result["action"] == "unchanged" and "kri" in result]
-    revisions = [answer.field("revision"), *(each["revision"] for each in results if "revision" in each)]
+    written = [each for each in results if each["action"] != "unchanged"]
+    left = [each for each in results if each["action"] == "unchanged"]
     return arrival.wait(
-        ArrivalWait(client, revisions, unchanged, timeout, connected=connected, is_written=True)
+        ArrivalWait(
+            client,
+            Awaited.of((answer.field("revision"), *_revisions(written))),
+            timeout,
+            unchanged=Awaited.of(_revisions(left), [each["kri"] for each in left if "kri" in each]),
+            connected=connected,
+            is_written=True,
+        )
     )
+
+
+def _revisions(results: Iterable[Json]) -> Iterator[int]:
+    return (each["revision"] for each in results if "revision" in each)
 
 
 def applied(

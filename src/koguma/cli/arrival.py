@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -55,22 +55,41 @@ def options(function: Function) -> Function:
     return timeout(connected(function))
 
 
+class Awaited(NamedTuple):
+    """What is to arrive: revisions, none for the newest one, and objects, of which refusals count, too."""
+
+    revisions: Sequence[int]
+    objects: Sequence[str] = ()  # KRIs; their revisions may be those of a status
+
+    @classmethod
+    def of(cls, revisions: Iterable[int], objects: Sequence[str] = ()) -> "Awaited":
+        """Each revision once, the newest first."""
+        return cls(sorted(set(revisions), reverse=True), objects)
+
+    def parts(self) -> "Iterator[Awaited]":
+        """As much as the server takes at once."""
+        for at in range(0, max(len(self.revisions), len(self.objects)), _ASKED_MAX):
+            end = at + _ASKED_MAX
+            yield Awaited(self.revisions[at:end] or self.revisions[:1], self.objects[at:end])
+
+
 class ArrivalWait:
-    """Waits for each of some revisions; without any, for the newest one at the start."""
+    """Waits for what is awaited, and then for what was `unchanged` by the same command and may be lacking."""
 
     def __init__(
         self,
         client: ApiClient,
-        revisions: Iterable[int],
-        objects: Sequence[str],
+        awaited: Awaited,
         seconds: float,
         *,
+        unchanged: Awaited = Awaited(()),  # noqa: B008 - immutable
         connected: bool,
         is_written: bool,
     ) -> None:
         self._client = client
-        self._revisions = sorted(set(revisions), reverse=True)
-        self._objects = objects  # KRIs; their revisions may be those of a status
+        self._awaited = awaited
+        self._unchanged = unchanged
+        self._revision = max(awaited.revisions, default=0)
         self._seconds = seconds
         self._connected = connected
         self._is_written = is_written  # by this very command
@@ -83,31 +102,38 @@ class ArrivalWait:
         answer: Json = None
         try:
             # One after the other: a refusal counts for the revisions that it is about, and for no other.
-            for at in range(0, max(len(self._revisions), len(self._objects), 1), _ASKED_MAX):
-                answer = self._last_answer(slice(at, at + _ASKED_MAX), ends_at, is_first=answer is None)
+            for part in self._awaited.parts() if self._revision else (self._awaited,):
+                answer = self._last_answer(part, ends_at, is_first=answer is None)
                 if not answer["arrived"]:
+                    break
+            # These only have to be there: whom they touched says nothing about the change.
+            for part in self._unchanged.parts() if answer["arrived"] else ():
+                found = self._last_answer(part, ends_at, is_first=False)
+                if not found["arrived"]:
+                    answer = found
                     break
         except KeyboardInterrupt:
             self._draw("")
             terminal.print_stderr(self._interrupted())
             raise
         self._draw("")
-        return {**answer, "revision": self._revisions[0]}
+        return {**answer, "revision": self._revision}
 
-    def _last_answer(self, part: slice, ends_at: float, *, is_first: bool) -> Json:
+    def _last_answer(self, part: Awaited, ends_at: float, *, is_first: bool) -> Json:
         answer: Json = None
         while answer is None or not _is_over(answer, ends_at):
             answer = self._asked(part, ends_at, is_first=is_first and answer is None) or answer
             if answer is not None:
-                self._revisions = self._revisions or [answer["revision"]]
+                self._revision = self._revision or answer["revision"]
                 self._draw(summary(answer))
         return answer
 
-    def _asked(self, part: slice, ends_at: float, *, is_first: bool) -> Json | None:
+    def _asked(self, part: Awaited, ends_at: float, *, is_first: bool) -> Json | None:
         left = max(ends_at - time.monotonic(), 0.0)
         query = [("seconds", f"{min(left, _LOOK_SECONDS):.3f}")]
-        query += [("revision", str(each)) for each in self._revisions[part] or self._revisions[:1]]
-        query += [("object", kri) for kri in self._objects[part]]
+        revisions = part.revisions or ([self._revision] if self._revision else [])
+        query += [("revision", str(each)) for each in revisions]
+        query += [("object", kri) for kri in part.objects]
         if self._connected:
             query.append(("connected", "true"))
         self._client.be_patient(max(left, _PATIENCE_SECONDS))
@@ -126,14 +152,14 @@ class ArrivalWait:
         """The same failure; where this command has written something, that this stays is part of it."""
         if not self._is_written:
             return lost
-        message = f"it is written (revision {self._revisions[0]}); whether it has arrived cannot be said"
+        message = f"it is written (revision {self._revision}); whether it has arrived cannot be said"
         return CommandFailure(f"{message}: {lost.message}", lost.lines, lost.code)
 
     def _interrupted(self) -> str:
-        if not self._revisions:
+        if not self._revision:
             return "interrupted"
         stays = "what was written stays; " if self._is_written else ""
-        return f"interrupted: {stays}`koguma wait {self._revisions[0]}` waits again"
+        return f"interrupted: {stays}`koguma wait {self._revision}` waits again"
 
     def _draw(self, line: str) -> None:
         """Draw a line over the one before, on a terminal; one that wraps could not be drawn over."""

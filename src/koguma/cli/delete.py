@@ -6,7 +6,7 @@ from typing import Final
 import click
 
 from koguma.cli import arrival, kind_lookup, objects, options, terminal
-from koguma.cli.arrival import ArrivalWait
+from koguma.cli.arrival import ArrivalWait, Awaited
 from koguma.cli.client import ApiClient
 from koguma.cli.failures import ApiError, ExitCode, report
 from koguma.cli.kind_lookup import KindInfo
@@ -56,7 +56,7 @@ def command(  # noqa: PLR0913 - what users choose
     if not wait or deletion.code or not deletion.revisions:
         return deletion.code
     return arrival.wait(
-        ArrivalWait(client, deletion.revisions, (), timeout, connected=connected, is_written=True)
+        ArrivalWait(client, Awaited.of(deletion.revisions), timeout, connected=connected, is_written=True)
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import click
 
 from koguma.cli import arrival, objects, options, output
-from koguma.cli.arrival import ArrivalWait
+from koguma.cli.arrival import ArrivalWait, Awaited
 from koguma.cli.client import ApiClient, ApiResponse
 from koguma.cli.failures import CommandFailure
 
@@ -34,7 +34,7 @@ def command(
     Exit codes: 0 it has arrived, 2 not in time or refused, 1 an error, 3 the server is unreachable.
     """
     revisions, kris = _change(client, words, mesh)
-    waiting = ArrivalWait(client, revisions, kris, timeout, connected=connected, is_written=False)
+    waiting = ArrivalWait(client, Awaited.of(revisions, kris), timeout, connected=connected, is_written=False)
     return _print_json(waiting) if output == "json" else arrival.wait(waiting)
 
 
