@@ -207,3 +207,32 @@ def test_without_mtls_permissions_do_not_act(can, tmp_path):
     ended = can("backend", "web")
     assert ended.code == 0
     assert "the mesh has no mTLS, so that permissions do not act" in ended.out
+
+
+OF_ALL_ZONES = """\
+---
+type: MeshMultiZoneService
+mesh: default
+name: backend
+spec:
+  selector: {meshService: {matchLabels: {kuma.io/display-name: backend}}}
+  ports: [{port: 80, appProtocol: http}]
+---
+type: Dataplane
+mesh: default
+name: job-1
+networking:
+  address: 10.0.0.4
+  inbound: [{port: 8080, tags: {kuma.io/service: job, kuma.io/protocol: http, version: v2}}]
+  outbound: [{port: 9000, backendRef: {kind: MeshMultiZoneService, name: backend, port: 80}}]
+"""
+
+
+def test_of_several_services_of_a_name_the_one_that_is_reached_is_meant(koguma, tmp_path):
+    (tmp_path / "mesh.yaml").write_text(MESH + OF_ALL_ZONES)
+    ended = koguma("can", "job", "backend", "-f", str(tmp_path), "-o", "json")
+    assert [each["port"] for each in json.loads(ended.out)["groups"]] == ["kri_mzsvc_default___backend_80"]
+    ended = koguma("can", "job", "MeshService/backend", "-f", str(tmp_path))
+    assert "job-1 does not call kri_msvc_default_default__backend_8080" in ended.out
+    ended = koguma("can", "web-2", "backend", "-f", str(tmp_path))
+    assert ended.out.splitlines()[1] == "  reaches backend:8080 (backend-1)"

@@ -71,7 +71,11 @@ def groups(
         ports = parties.called(db, mesh, question.to, question.port, world.control_plane(db).zone, visible)
         return [group for port in ports for group in _at_gateway(simulator, port, question)]
     callers = parties.callers(db, mesh, question.caller)
-    ports = parties.called(db, mesh, question.to, question.port, callers[0].zone, visible)
+
+    def reaches(destination: Key) -> bool:
+        return any(simulator.proxies.reaches(caller, destination) for caller in callers)
+
+    ports = parties.called(db, mesh, question.to, question.port, callers[0].zone, visible, reaches)
     return [group for port in ports for group in _between(simulator, callers, port, question)]
 
 

@@ -1,6 +1,6 @@
 """Parties: the proxies and services that users mean: by name, by KIND/NAME, by tag or by KRI."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -82,16 +82,28 @@ def exact(db: Db, mesh: str, word: str) -> str:
 
 
 def called(
-    db: Db, mesh: str, word: str, port: str, zone: str, visible: frozenset[str]
+    db: Db,
+    mesh: str,
+    word: str,
+    port: str,
+    zone: str,
+    visible: frozenset[str],
+    reaches: Callable[[Key], bool] = lambda _destination: True,
 ) -> tuple[CalledPort, ...]:
-    """The ports that words mean as what is called from a zone: one, or all where no port is named."""
+    """The ports that words mean as what is called from a zone: one, or all where no port is named.
+
+    Of several kinds of service with one name it is that which the callers reach.
+    """
     kind, name = kind_and_name(db, word)
-    for each in (kind,) if kind else (*DESTINATION_KINDS, GATEWAY):
-        if each not in visible or each == _PROXY:
-            continue
-        keys = tuple(_meant(word, _preferred(db, mesh, each, name, zone)))
-        if keys:
-            return _ports(db, keys[0], word, port or _section(word))
+    kinds = [each for each in ((kind,) if kind else (*DESTINATION_KINDS, GATEWAY)) if each in visible]
+    found = [
+        keys[0]
+        for each in kinds
+        if each != _PROXY and (keys := tuple(_meant(word, _preferred(db, mesh, each, name, zone))))
+    ]
+    if found:
+        chosen = next(filter(reaches, found), found[0]) if len(found) > 1 else found[0]
+        return _ports(db, chosen, word, port or _section(word))
     has_proxies = kind in ("", _PROXY) and _PROXY in visible
     proxies = tuple(_meant(word, _named_proxies(db, mesh, name))) if has_proxies else ()
     if not proxies:

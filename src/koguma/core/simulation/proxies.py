@@ -57,6 +57,11 @@ class MeshProxies:
         """The names of a proxy's listeners, at least of those by which it calls a destination."""
         return tuple(sorted(self.configuration(key, to).of_type(LISTENER)))
 
+    def reaches(self, key: Key, to: Key) -> bool:
+        """Whether a destination is among what a proxy calls."""
+        spec = self.shared_spec(key)
+        return isinstance(spec, OutboundSpec) and any(port.destination == to for port in spec.ports)
+
     def configuration(self, key: Key, to: Key | None = None) -> Snapshot:
         """What a proxy gets, as far as it is needed to serve calls, or to call a destination."""
         if (key, to) not in self._configurations:
