@@ -4,16 +4,18 @@ from random import Random
 
 import pytest
 import random_meshes
-from building import database, encoder, objects, proxy
+from building import database, encoder, objects, proxies, proxy
 
-from koguma.core import loading, match, world
+from koguma.core import loading, match, meta, world
 from koguma.core.build import network, snapshot
+from koguma.core.build.network import NodeMetadata
 from koguma.core.envoy_origins import origins, paths
-from koguma.core.envoy_origins.parts import with_others
+from koguma.core.envoy_origins.origins import ExplainedLeaf
+from koguma.core.envoy_origins.parts import WrittenPart, try_parts, with_others
 from koguma.core.envoy_origins.replay import with_spec
 from koguma.core.incremental import Db
 from koguma.envoy.snapshot import SECRET
-from koguma.model.resource import Key
+from koguma.model.resource import Key, Resource
 
 MESH = """
 type: Mesh
@@ -185,14 +187,27 @@ spec:
     assert explained(db, f"{CLUSTER}.{options}")
 
 
-def connected(seed: int) -> Db:
+SERVED = ("ZoneEgress", "ZoneIngress", "MeshService", "Dataplane", *("MeshExternalService",) * 4)
+SERVING = """
+type: Mesh
+name: default
+mtls: {enabledBackend: ca, backends: [{name: ca, type: builtin}]}
+---
+type: ZoneEgress
+name: e1
+labels: {team: x}
+networking: {address: 10.9.0.3, port: 10002}
+"""
+ON_EGRESS = ("MeshTrafficPermission", "MeshTimeout", "MeshTLS", "MeshLoadBalancingStrategy")
+
+
+def connected(seed: int, kinds: tuple[str, ...] = ("",) * 45, others: str = "", n_shown: int = 0) -> Db:
     random = Random(seed)
-    found = (random_meshes.resource(random) for _ in range(45))
+    found = [random_meshes.resource(random, kind) for kind in kinds]
+    found += [*random.sample(random_meshes.SHOWN, n_shown), *objects(others)]
     db = database({each.key: each for each in found if each is not None}.values())
-    for key in world.BY_KIND_EVERYWHERE.keys(db, "Dataplane"):
-        net = network.networking(db, key)
-        if net is not None:
-            db.set(network.NODE_METADATA, key, network.likely_node_metadata(net))
+    for key in proxies(db):
+        origins.assume_node(db, key)
     return db
 
 
@@ -222,11 +237,11 @@ def others(db: Db, key: Key, id_, kind: str) -> set[str]:
     return changed
 
 
-def checked(seed: int) -> int:
-    db, random, n_policies = connected(seed), Random(seed), 0
-    for key in world.BY_KIND_EVERYWHERE.keys(db, "Dataplane"):
+def checked(db: Db, seed: int, *kinds: str, at_most: int = 1) -> int:
+    random, n_policies = Random(seed), 0
+    for key in [key for kind in kinds for key in world.BY_KIND_EVERYWHERE.keys(db, kind)]:
         ids = [id_ for id_ in origins.resources(db, key) if id_[0] != SECRET] if key.zone == "east" else []
-        for id_ in random.sample(ids, min(1, len(ids))):
+        for id_ in random.sample(ids, min(at_most, len(ids))):
             found = origins.explained(db, key, paths.FieldPath(*id_))
             prefix = f"{paths.FieldPath(*id_)}."
             by_path = {leaf.path.removeprefix(prefix): leaf for leaf in found}
@@ -240,4 +255,232 @@ def checked(seed: int) -> int:
 
 
 def test_what_is_named_decides_the_value() -> None:
-    assert sum(checked(seed) for seed in range(4)) > 1
+    assert sum(checked(connected(seed), seed, "Dataplane") for seed in range(4)) > 1
+
+
+def test_what_is_named_decides_the_value_for_zone_proxies() -> None:
+    kinds = (*SERVED * 3, *ON_EGRESS * 3, *("",) * 20)
+    meshes = [connected(seed, kinds, SERVING, n_shown=12) for seed in range(6)]
+    found = [checked(db, seed, "ZoneEgress", "ZoneIngress", at_most=9) for seed, db in enumerate(meshes)]
+    assert sum(found) > 20
+
+
+ZONE = """
+type: Mesh
+name: {mesh}
+mtls: {{enabledBackend: ca, backends: [{{name: ca, type: builtin}}]}}
+routing: {{zoneEgress: true}}
+---
+type: MeshExternalService
+mesh: {mesh}
+name: api
+spec:
+  match: [{{type: InternalVIP, value: api.ext, port: 80, protocol: http}}]
+  destination:
+    type: Regular
+    endpoints: [{{address: 192.0.2.{number}, port: 443}}, {{address: api.example, port: 443}}]
+    tls: {{enabled: true}}
+---
+type: MeshExternalService
+mesh: {mesh}
+name: db
+spec:
+  match: [{{type: InternalVIP, value: db.ext, port: 5432, protocol: tcp}}]
+  destination: {{type: Regular, endpoints: [{{address: 192.0.2.{number}, port: 5432}}]}}
+---
+type: MeshService
+mesh: {mesh}
+name: backend
+labels: {{app: backend}}
+spec:
+  selector: {{dataplaneTags: {{kuma.io/service: backend}}}}
+  ports: [{{name: http, port: 80, targetPort: main, appProtocol: http}}]
+---
+type: MeshMultiZoneService
+mesh: {mesh}
+name: backend
+x-zone: ''
+spec:
+  selector: {{meshService: {{matchLabels: {{app: backend}}}}}}
+  ports: [{{name: http, port: 80, appProtocol: http}}]
+---
+type: Dataplane
+mesh: {mesh}
+name: {mesh}-1
+networking:
+  address: 10.0.0.1
+  inbound:
+  - {{port: 8080, address: 10.0.1.{number}, name: main, tags: {{kuma.io/service: backend, version: v1}}}}
+---
+type: MeshTrafficPermission
+mesh: {mesh}
+name: web
+spec:
+  rules:
+  - default:
+      allow:
+      - spiffeID: {{type: Exact, value: 'spiffe://{mesh}/web'}}
+        sni: {{type: Exact, value: sni.extsvc.{mesh}.east.api.80}}
+      - spiffeID: {{type: Exact, value: 'spiffe://{mesh}/batch'}}
+---
+type: MeshTimeout
+mesh: {mesh}
+name: all
+spec: {{to: [{{targetRef: {{kind: Mesh}}, default: {{connectionTimeout: {number}s}}}}]}}
+---
+type: MeshTimeout
+mesh: {mesh}
+name: api
+spec: {{to: [{{targetRef: {{kind: MeshExternalService, name: api}}, default: {{connectionTimeout: 8s}}}}]}}
+---
+type: MeshTimeout
+mesh: {mesh}
+name: arriving
+spec:
+  targetRef: {{kind: Dataplane, labels: {{kuma.io/listener-zoneegress: enabled}}}}
+  rules: [{{default: {{idleTimeout: 77s, http: {{requestTimeout: 9s, requestHeadersTimeout: 3s}}}}}}]
+---
+type: MeshCircuitBreaker
+mesh: {mesh}
+name: cb
+spec:
+  to:
+  - targetRef: {{kind: Mesh}}
+    default:
+      connectionLimits: {{maxConnections: 7}}
+      outlierDetection: {{detectors: {{totalFailures: {{consecutive: 3}}}}}}
+---
+type: MeshRateLimit
+mesh: {mesh}
+name: limit
+spec:
+  targetRef: {{kind: Dataplane, labels: {{kuma.io/listener-zoneegress: enabled}}}}
+  rules: [{{default: {{local: {{http: {{requestRate: {{num: 5, interval: 10s}}}}}}}}}}]
+---
+type: MeshHealthCheck
+mesh: {mesh}
+name: health
+spec: {{to: [{{targetRef: {{kind: Mesh}}, default: {{interval: 9s, tcp: {{}}}}}}]}}
+---
+type: MeshAccessLog
+mesh: {mesh}
+name: log
+spec:
+  targetRef: {{kind: Dataplane, labels: {{kuma.io/listener-zoneegress: enabled}}}}
+  rules: [{{default: {{backends: [{{type: File, file: {{path: /var/log/koguma/{mesh}.log}}}}]}}}}]
+"""
+ZONE_PROXIES = """
+type: ZoneEgress
+name: egress-1
+networking: {address: 10.9.0.3, port: 10002}
+---
+type: ZoneIngress
+name: ingress-1
+networking: {address: 10.9.0.4, port: 10001, advertisedAddress: 192.0.2.99, advertisedPort: 10001}
+"""
+CHAIN = "listeners[kri_ze__east__egress-1_].filter_chains[kri_extsvc_shop_east__api_80]"
+
+
+@pytest.fixture
+def zone() -> Db:
+    meshes = [ZONE.format(mesh=mesh, number=number) for number, mesh in enumerate(("shop", "pay"), 3)]
+    found = database(objects("\n---\n".join((*meshes, ZONE_PROXIES))))
+    for name in ("egress-1", "ingress-1"):
+        node = NodeMetadata(("feature-access-log-pipe", "feature-embedded-dns"), "/w", 9901)
+        found.set(network.NODE_METADATA, proxy(found, name), node)
+    return found
+
+
+def said(db: Db, name: str, path: str):
+    """Who set a field, in few words."""
+    (leaf,) = origins.explained(db, proxy(db, name), paths.parsed(path))
+    return [(each.kri or each.by, each.path) for each in leaf.origins]
+
+
+def test_a_zone_egress_follows_each_mesh_that_it_serves(zone):
+    timeout = "spec.to[0].default.connectionTimeout"
+    for mesh in ("shop", "pay"):
+        cluster = f"clusters[kri_extsvc_{mesh}_east__%s].connect_timeout"
+        assert said(zone, "egress-1", cluster % "api_80") == [(f"kri_mt_{mesh}_east__api_", timeout)]
+        assert said(zone, "egress-1", cluster % "db_5432") == [(f"kri_mt_{mesh}_east__all_", timeout)]
+    (leaf,) = origins.explained(
+        zone, proxy(zone, "egress-1"), paths.parsed("clusters[kri_extsvc_shop_east__api_80].connect_timeout")
+    )
+    (origin,) = leaf.origins
+    assert [loser["kri"] for loser in origin.losers] == ["kri_mt_shop_east__all_"]
+    arriving = f"{CHAIN}.filters[envoy.filters.network.http_connection_manager].typed_config.%s"
+    assert said(zone, "egress-1", arriving % "request_headers_timeout") == [
+        ("kri_mt_shop_east__arriving_", "spec.rules[0].default.http.requestHeadersTimeout")
+    ]
+    listener = "listeners[kri_ze__east__egress-1_].address.socket_address.port_value"
+    assert said(zone, "egress-1", listener) == [("kri_ze__east__egress-1_", "networking.port")]
+    server_name = f"{CHAIN}.filter_chain_match.server_names[0]"
+    assert said(zone, "egress-1", server_name) == [("kri_extsvc_shop_east__api_", "spec.match[0].port")]
+    (leaf,) = origins.explained(zone, proxy(zone, "egress-1"), paths.parsed(f"{CHAIN}.name"))
+    text = "always set by Koguma for the listener of all ports that a zone egress serves: Egress: what"
+    assert [each.words.startswith(text) for each in leaf.origins] == [True]
+
+
+def test_a_zone_ingress_follows_the_proxies_behind_it(zone):
+    at = "endpoints[kri_%s_http].endpoints[0].lb_endpoints[0].endpoint.address.socket_address"
+    for service in ("msvc_pay_east__backend", "mzsvc_pay___backend"):
+        assert said(zone, "ingress-1", f"{at % service}.address") == [
+            ("kri_dp_pay_east__pay-1_", "networking.inbound[0].address")
+        ]
+        assert said(zone, "ingress-1", f"{at % service}.port_value") == [
+            ("kri_dp_pay_east__pay-1_", "networking.inbound[0].port")
+        ]
+
+
+def stored_object(db: Db, kri: str) -> Resource:
+    known = (each for each in world.stored(db) if world.KINDS.get(db, each.kind) is not None)
+    return next(each for each in known if meta.kri(db, each.key) == kri)
+
+
+def edits(resource: Resource, path: str) -> list[Resource]:
+    """An object with another value at a path, and without it."""
+    found: list[WrittenPart] = []
+    try_parts(resource.spec, lambda part: found.append(part) or True)
+    shown = path if path.startswith("spec.") else f"spec.{path}"
+    return [with_spec(resource, part.spec) for part in found if part.path == shown and not part.is_whole]
+
+
+def check_places(db: Db, key: Key, id_, found: tuple[ExplainedLeaf, ...]) -> None:
+    """Each field changes with another value at a place that is named for it, or without that."""
+    before = leaves(db, key, id_)
+    fields: dict[tuple[str, str], set[str]] = {}
+    for leaf in found:
+        for origin in leaf.origins:
+            if origin.path:
+                fields.setdefault((origin.kri, origin.path), set()).add(paths.parsed(leaf.path).field)
+    for (kri, path), expected in fields.items():
+        resource, changed = stored_object(db, kri), set()
+        for instead in edits(resource, path):
+            loading.take(db, [instead])
+            after = leaves(db, key, id_)
+            changed |= {field for field in expected if after.get(field) != before[field]}
+            loading.take(db, [resource])
+        assert changed == expected, (id_, kri, path)
+
+
+ON_ZONE_PROXY = {
+    "egress-1": {
+        *("MeshTrafficPermission", "MeshTimeout", "MeshCircuitBreaker", "MeshAccessLog", "MeshRateLimit"),
+        *("MeshHealthCheck", "ZoneEgress", "MeshExternalService"),
+    },
+    "ingress-1": {"ZoneIngress", "Dataplane", "MeshService", "MeshMultiZoneService"},
+}
+
+
+@pytest.mark.parametrize("name", ON_ZONE_PROXY)
+def test_each_place_that_is_named_for_a_zone_proxy_changes_the_field(zone, name):
+    key, named = proxy(zone, name), set()
+    for id_ in origins.resources(zone, key):
+        found = origins.explained(zone, key, paths.FieldPath(*id_))
+        assert [leaf.path for leaf in found] == [
+            str(paths.FieldPath(*id_, field)) for field in leaves(zone, key, id_)
+        ]
+        assert all(leaf.origins for leaf in found)
+        check_places(zone, key, id_, found)
+        named |= {origin.kind for leaf in found for origin in leaf.origins}
+    assert named == {*ON_ZONE_PROXY[name], ""}, "what Koguma always sets has no kind"

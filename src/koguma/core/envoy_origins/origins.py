@@ -6,22 +6,22 @@ those that lost to it are read out of the merge (`provenance`). What depends on 
 Mesh, the Dataplane or the service; what is left is always set.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cache, partial
 from typing import Final
 
 import msgspec
 
 from koguma.core import derivation, match, meta, world
 from koguma.core.build import network, snapshot
-from koguma.core.envoy_origins import paths
+from koguma.core.envoy_origins import paths, replay, selection
 from koguma.core.envoy_origins.parts import WrittenPart, try_parts, with_others
 from koguma.core.envoy_origins.paths import FieldPath
 from koguma.core.envoy_origins.replay import Replay, with_spec
 from koguma.core.envoy_origins.words import part_of_koguma
 from koguma.core.incremental import Db
 from koguma.core.items import ItemId
-from koguma.core.plan.scopes import ChangeSide, Setters
+from koguma.core.plan.scopes import Setters
 from koguma.core.provenance import Viewer
 from koguma.envoy.snapshot import TYPES, Id
 from koguma.model.resource import Key, Resource
@@ -65,14 +65,18 @@ def explained(db: Db, proxy: Key, path: FieldPath) -> tuple[ExplainedLeaf, ...]:
     if path.id not in ids:
         of_type = [name for type_, name in ids if type_ == path.type]
         raise paths.missing(f"resource in {path.type}", path.name, of_type)
-    replay = Replay(db, proxy, path.id)
-    wanted = paths.below(path.field, replay.leaves)
+    data = replay.shown(db, proxy, path.id)
+    leaves = paths.flattened(data)
+    wanted = paths.below(path.field, leaves)
     if not wanted:
-        raise paths.missing("field", path.field, replay.leaves)
-    found = _Origins(db, proxy, replay, frozenset(wanted)).found()
+        raise paths.missing("field", path.field, leaves)
+    found: dict[str, list[FieldOrigin]] = {}
+    setters = cache(partial(selection.setters, db, proxy))
+    for part, fields in replay.by_part(proxy, path.id, wanted).items():
+        found |= _Origins(db, proxy, Replay(db, proxy, path.id, data, part), fields, setters).found()
     always = FieldOrigin("koguma", words=part_of_koguma(db, proxy, path.id))
     return tuple(
-        ExplainedLeaf(str(path._replace(field=leaf)), replay.leaves[leaf], tuple(found.get(leaf, (always,))))
+        ExplainedLeaf(str(path._replace(field=leaf)), leaves[leaf], tuple(found.get(leaf, (always,))))
         for leaf in wanted
     )
 
@@ -97,15 +101,25 @@ def assume_node(db: Db, proxy: Key) -> None:
 class _Origins:
     """Finds the origins of some fields of a resource."""
 
-    def __init__(self, db: Db, proxy: Key, replay: Replay, wanted: frozenset[str]) -> None:
+    def __init__(
+        self,
+        db: Db,
+        proxy: Key,
+        replay: Replay,
+        wanted: frozenset[str],
+        setters: Callable[[], Collection[Setters]],
+    ) -> None:
         self._db, self._proxy, self._replay, self._wanted = db, proxy, replay, wanted
+        self._setters = setters
         self._viewer = Viewer(db, fields=True)
         self._found: dict[str, list[FieldOrigin]] = {}
 
     def found(self) -> Mapping[str, list[FieldOrigin]]:
         """The origins by field; none of those that are always set."""
         for kind in match.policy_kinds(self._db):
-            policies = [key for key in self._stored(kind) if world.RESOURCES.get(self._db, key) is not None]
+            selecting = selection.policies(self._db, self._proxy, kind)
+            of_mesh = (key for key in selecting if self._replay.is_of_mesh(key.mesh))
+            policies = [key for key in of_mesh if world.RESOURCES.get(self._db, key) is not None]
             sources = {derivation.stored_place(self._replay.db, key)[0] for key in policies}
             dependent = self._dependent(sources) if sources else frozenset()
             if dependent:
@@ -121,11 +135,6 @@ class _Origins:
         there = [resource for resource in found if resource is not None]
         others = [with_spec(each, with_others(each.spec)) for each in there]
         return self._without((), [each.key for each in there]) | self._without(others)
-
-    def _stored(self, kind: str) -> Iterator[Key]:
-        """The policies of a kind that select the proxy."""
-        traits = match.traits(self._db, self._proxy)
-        return (each.policy for each in match.matched(self._db, kind, traits)) if traits else iter(())
 
     def _without(self, instead: Iterable[Resource], gone: Iterable[Key] = ()) -> frozenset[str]:
         return frozenset(self._replay.without(instead, gone) or ()) & self._wanted
@@ -166,12 +175,9 @@ class _Origins:
 
     def _traced(self, kind: str) -> Mapping[tuple[str, str], Json]:
         """Who set the fields of merged confs of a kind, by the object and the path in it."""
-        side = ChangeSide(self._db).of(self._proxy)
-        parts = side.parts if side is not None else ()
-        setters = {each for part in parts for each in part.setters.values() if each.kind == kind}
         found: dict[tuple[str, str], Json] = {}
-        for each in setters:
-            for origin in self._origins(each):
+        for each in self._setters():
+            for origin in self._origins(each) if each.kind == kind else ():
                 known = found.get((origin["kri"], origin["path"]))
                 if known is None or len(origin["losers"]) > len(known["losers"]):
                     found[origin["kri"], origin["path"]] = origin
@@ -197,7 +203,8 @@ class _Origins:
     def _of_objects(self, rest: frozenset[str]) -> None:
         """Fields of the Mesh, the Dataplane and the destinations without which these are others."""
         found = _Places()
-        for resource in [each for each in world.stored(self._replay.db) if self._replay.is_about(each)]:
+        replay_db = self._replay.db
+        for resource in [each for each in world.stored(replay_db) if self._replay.is_about(replay_db, each)]:
             tried = partial(self._tried, resource, found, is_policy=False)
             try_parts(resource.spec, tried, whole=resource.kind == "Mesh")
         for leaf in rest:

@@ -5,13 +5,17 @@ from typing import Final
 
 from koguma.core.build import (
     clusters,
+    egress,
     endpoints,
     gateway_listeners,
     inbound_listener,
+    ingress,
     internals,
     outbound_listeners,
     outbound_routes,
     passthrough,
+    zone_egress,
+    zone_ingress,
 )
 from koguma.core.build import inbound as build_inbound
 from koguma.core.build.gateway_spec import is_gateway
@@ -26,6 +30,7 @@ _OUTBOUND: Final = {
     VIRTUAL_HOST: outbound_routes,
     ENDPOINTS: endpoints,
 }
+_OF_ZONE: Final = {zone_egress.KIND: ("egress", egress), zone_ingress.KIND: ("ingress", ingress)}
 _INBOUND: Final = {CLUSTER: build_inbound, LISTENER: inbound_listener, ROUTES: build_inbound}
 
 
@@ -38,6 +43,10 @@ def part_of_koguma(db: Db, proxy: Key, id_: Id) -> str:
 def _maker(db: Db, proxy: Key, id_: Id) -> tuple[str, ModuleType]:
     type_, name = id_
     word = type_.replace("_", " ")
+    if proxy.kind in _OF_ZONE and "kri_" in name:
+        served, module = _OF_ZONE[proxy.kind]
+        ports = "every port" if type_ != LISTENER else "all ports"
+        return f"the {word} of {ports} that a zone {served} serves", module
     if name.startswith("kri_dp_"):
         if is_gateway(db, proxy):
             return f"the {word} of a gateway", gateway_listeners

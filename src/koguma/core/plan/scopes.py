@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from koguma.core import gateways, hostnames, inbound, inspect, match, request_words, rules, world
-from koguma.core.build import encoding, network, snapshot, tls
+from koguma.core.build import encoding, network, snapshot, tls, zone_egress
 from koguma.core.build.outbound_listeners import OutboundPort
 from koguma.core.build.outbound_spec import OutboundSpec
 from koguma.core.inbound import InboundRule
@@ -107,6 +107,14 @@ class ChangeSide:
             self._kept(("whole", proxy_class), lambda: self._whole(proxy_class)),
             tuple(self._permitting(traits, each) for each, _ in inbounds),
         )
+
+    def of_egress(self, traits: match.Traits) -> Iterator[Part]:
+        """What holds on zone egresses with these traits: for calls that arrive, and for those that leave."""
+        calls = rules.outbound(self.db, zone_egress.proxy_class(self.db, traits))
+        ports = [calls.of(*port) for port in zone_egress.services(self.db, traits.mesh)]
+        yield self._of_ports((self.port_name(x.destination, x.section), {}, x) for x in ports)
+        for section, own in traits.inbounds:
+            yield self._of_inbound(traits, Inbound(section, "", int(section), "tcp", own), is_ready=True)
 
     def _kept(self, name: object, make: Callable[[], Part]) -> Part:
         part = self._shared.get(name)
