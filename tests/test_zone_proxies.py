@@ -5,6 +5,7 @@ import http.client
 import json
 import ssl
 from contextlib import closing
+from urllib.parse import quote
 
 import pytest
 
@@ -202,6 +203,65 @@ def test_the_policies_that_act_on_an_egress_are_shown_by_service(serving):
     assert [each["kind"] for each in service["inbound"]] == ["MeshTrafficPermission"]
     assert [each["kind"] for each in service["outbound"]] == ["MeshCircuitBreaker"]  # retries act on callers
     assert service["outbound"][0]["conf"] == [{"connectionLimits": {"maxConnections": 7}}]
+
+
+def explained(plane, path="", at="", kind="zoneegresses", name="shown-1", **headers):
+    return plane("GET", f"/{kind}/{name}/_explain?path={quote(path, safe='')}{at}", **headers)
+
+
+LIMIT = "clusters[kri_extsvc_shop_default__api_80].circuit_breakers.thresholds[0].max_connections"
+
+
+def test_who_set_a_field_of_an_egress(serving):
+    (field,) = explained(serving, LIMIT).json["fields"]
+    (origin,) = field["origins"]
+    assert (field["value"], origin["kri"]) == (7, "kri_mcb_shop_default__cb_")
+    assert origin["path"] == "spec.to[0].default.connectionLimits.maxConnections"
+    listed = explained(serving).json["resources"]
+    assert {LIMIT.partition(".")[0], "listeners[kri_ze__default__shown-1_]"} <= set(listed)
+    wrong = explained(serving, LIMIT.replace("max_connections", "max_conections"))
+    assert (wrong.status, "the nearest are" in wrong.text) == (400, True)
+    assert explained(serving, name="none").status == 404
+    assert explained(serving, kind="zoneingresses", name="none").status == 404
+
+
+def test_who_had_set_a_field_of_an_egress(serving):
+    before = serving("GET", "/zoneegresses").headers["Koguma-Revision"]
+    breaker = {"connectionLimits": {"maxConnections": 8}}
+    policy = build.policy("MeshCircuitBreaker", "cb", (build.ANY, breaker), mesh="shop")
+    assert serving("PUT", "/meshes/shop/meshcircuitbreakers/cb", policy).status == 200
+    answers = [explained(serving, LIMIT, at) for at in ("", f"&at={before}")]
+    assert [answer.json["fields"][0]["value"] for answer in answers] == [8, 7]
+    breaker["connectionLimits"]["maxConnections"] = 7
+    assert serving("PUT", "/meshes/shop/meshcircuitbreakers/cb", policy).status == 200
+
+
+def test_who_set_a_field_of_an_ingress(serving):
+    service = {"selector": {"dataplaneTags": {"kuma.io/service": "own"}}, "ports": [{"port": 80}]}
+    assert serving(
+        "PUT", "/meshes/shop/meshservices/own", build.document("MeshService", "own", "shop", spec=service)
+    ).status in (200, 201)
+    ingress = {"type": "ZoneIngress", "name": "in-1", "networking": {"address": "127.0.0.1", "port": 10001}}
+    assert serving("PUT", "/zoneingresses/in-1", ingress).status in (200, 201)
+    path = "listeners[kri_zi__default__in-1_]"
+    fields = explained(serving, path, kind="zoneingresses", name="in-1").json["fields"]
+    (port,) = [each for each in fields if each["path"].endswith("port_value")]
+    (origin,) = port["origins"]
+    assert (origin["kri"], origin["path"]) == ("kri_zi__default__in-1_", "networking.port")
+
+
+def test_who_may_ask_who_set_what_a_zone_proxy_has(serving):
+    group = {"verbs": ["get", "list"], "apiGroups": ["rest.koguma.io"]}
+    create_role(serving, "explain-zone", {**group, "resources": ["zoneegresses", "zoneingresses"]})
+    create_role(serving, "explain-services", {**group, "resources": ["meshexternalservices"]})
+    bind_role(serving, "zoe", "explain-zone")
+    assert explained(serving, LIMIT, Impersonate_User="mallory").status == 403
+    for path in ("", LIMIT, "listeners"):
+        assert explained(serving, path, Impersonate_User="zoe").status == 403
+    assert explained(serving, LIMIT, "&at=1h", Impersonate_User="zoe").status in (400, 403, 404)
+    bind_role(serving, "zoe", "explain-services")
+    assert explained(serving, LIMIT, Impersonate_User="zoe").status == 200
+    assert serving("GET", "/zoneegresses/shown-1/_config", Impersonate_User="zoe").status == 200
 
 
 def test_a_reader_of_egresses_sees_no_policies_of_other_meshes(serving):

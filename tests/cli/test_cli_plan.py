@@ -160,6 +160,66 @@ def test_a_field_of_envoy_is_explained_from_files(koguma, files):
     assert koguma("explain", "dataplane", "web-1").code == 2
 
 
+ZONE = """
+type: MeshExternalService
+mesh: default
+name: api
+spec:
+  match: [{type: InternalVIP, value: api.ext, port: 80, protocol: http}]
+  destination: {type: Regular, endpoints: [{address: 192.0.2.1, port: 443}]}
+---
+type: ZoneEgress
+name: egress-1
+networking: {address: 10.0.0.8, port: 10002}
+---
+type: ZoneIngress
+name: ingress-1
+networking: {address: 10.0.0.9, port: 10001}
+"""
+
+
+@pytest.mark.parametrize("word", ["zoneegress", "zone-egress", "ze", "ZoneEgress", "zoneegresses"])
+def test_a_field_of_a_zone_egress_is_explained_from_files(koguma, files, word):
+    (files / "both" / "zone.yaml").write_text(ZONE)
+    words = ("explain", word, "egress-1", "-f", str(files / "both"), "--envoy")
+    path = "clusters[kri_extsvc_default_default__api_80]"
+    assert koguma(*words, "clusters").out.splitlines() == [path]
+    limit = f"{path}.circuit_breakers.thresholds[0].max_connections"
+    first, origin = koguma(*words, limit).out.splitlines()
+    assert first == f"{limit} = 1024"
+    assert origin.startswith(
+        "  set by kri_mcb_default_default__mesh-circuit-breaker-all-default_, spec.to[0]"
+    )
+    assert koguma(*words, f"{path}.connect_timeout").out.startswith(f"{path}.connect_timeout = 5s\n  always")
+    whole = koguma(*words, f"{path}.circuit_breakers.thresholds[0].track_remaining").out.splitlines()[1]
+    assert whole == "  set by kri_mcb_default_default__mesh-circuit-breaker-all-default_, whatever it sets"
+    address = f"{path}.load_assignment.endpoints[0].lb_endpoints[0].endpoint.address.socket_address.address"
+    ended = koguma(*words, address)
+    assert ended.out.splitlines()[1] == (
+        f"  follows from kri_extsvc_default_default__api_, {files}/both/zone.yaml:7:54"
+    )
+    assert json.loads(koguma(*words, limit, "-o", "json").out)["fields"][0]["value"] == 1024
+
+
+def test_a_field_of_a_zone_ingress_is_explained_from_files(koguma, files):
+    (files / "both" / "zone.yaml").write_text(ZONE)
+    words = ("explain", "zone-ingress", "ingress-1", "-f", str(files / "both"), "--envoy")
+    service = "endpoints[kri_msvc_default_default__backend_main].endpoints[0].lb_endpoints[0]"
+    ended = koguma(*words, f"{service}.endpoint.address.socket_address.address")
+    assert ended.out.splitlines()[1] == (
+        f"  follows from kri_dp_default_default__backend-1_, {files}/both/mesh.yaml:24:12"
+    )
+    nobody = koguma("explain", "zoneingress", "egress-1", "-f", str(files / "both"), "--envoy", "")
+    assert (nobody.code, nobody.err) == (
+        1,
+        'error: the files have no ZoneIngress "egress-1"; they have ingress-1\n',
+    )
+    assert koguma("explain", "zoneingress", "ingress-1").code == 2
+    past = koguma(*words, "clusters", "--at", "2h")
+    assert (past.code, "files have no history" in past.err) == (2, True)
+    assert koguma("explain", "mesh", "default").code == 2
+
+
 def test_who_may_not_read_all_proxies_is_told_so():
     callers = CallerChange("main", (), ("web",), 1, 0)
     group = ProxyGroup("changed", 1, (PlannedObject("Dataplane", "web-1", "default"),), callers=(callers,))

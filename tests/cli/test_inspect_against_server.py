@@ -270,6 +270,13 @@ def test_a_policy_is_shown_with_whom_it_selects(cli, shop):
     assert cli("inspect", "policy", "mt", "nothing", "-m", shop).code == 1
 
 
+def test_a_command_for_a_kind_has_all_names_of_the_kind(cli, shop):
+    for word in ("dataplane", "dp", "Dataplane", "dataplanes"):
+        ended = cli("inspect", word, "web", "-m", shop)
+        assert (ended.code, ended.out.split()[:2]) == (0, ["Dataplane:", "web"])
+    assert "No such command 'mt'" in cli("inspect", "mt", "of-route", "-m", shop).err
+
+
 def test_a_service_is_shown_with_its_ports_and_proxies(cli, shop):
     ended = cli("inspect", "service", "backend", "-m", shop)
     assert ended.code == 0

@@ -134,6 +134,42 @@ def test_the_zone_answers_what_acts_on_them(planes: OneZone) -> None:
     assert planes.on_global("/_config?shadow=7").status == 400
 
 
+def test_the_zone_says_who_set_what_its_zone_proxies_have(planes: OneZone) -> None:
+    top, zone = planes.top, planes.zone
+    match = [{"type": "InternalVIP", "value": "api.ext", "port": 80, "protocol": "http"}]
+    to = {"type": "Regular", "endpoints": [{"address": "192.0.2.1", "port": 80}]}
+    document = build.document(
+        "MeshExternalService", "api", "default", spec={"match": match, "destination": to}
+    )
+    assert top("PUT", "/meshes/default/meshexternalservices/api", document).status == 201
+    for kind, path in (("ZoneEgress", "zoneegresses"), ("ZoneIngress", "zoneingresses")):
+        document = build.document(kind, "edge-1", "", networking={"address": "127.0.0.1", "port": 10009})
+        assert zone.request("PUT", f"/{path}/edge-1", document).status in (200, 201)
+        until(lambda path=path: top("GET", f"/{path}").json["total"] == 1, f"Global has the {kind}")
+        name = top("GET", f"/{path}").json["items"][0]["name"]
+
+        def is_same(query: str, path: str = path, name: str = name) -> bool:
+            answers = [
+                top("GET", f"/{path}/{name}/_explain?path={query}"),
+                zone.request("GET", f"/{path}/edge-1/_explain?path={query}"),
+            ]
+            assert [each.status for each in answers] == [200, 200]
+            return bool(answers[0].body == answers[1].body)
+
+        until(
+            lambda path=path: len(zone.request("GET", f"/{path}/edge-1/_explain").json["resources"]) > 1,
+            "the zone has what it serves",
+        )
+        for resource in zone.request("GET", f"/{path}/edge-1/_explain").json["resources"]:
+            until(lambda resource=resource: is_same(resource), f"Global says what the zone does: {resource}")
+        wrong = top("GET", f"/{path}/{name}/_explain?path=clusters[x].y")
+        assert (wrong.status, "there is no resource in cluster" in wrong.text) == (400, True)
+        assert top("GET", f"/{path}/{name}/_explain", Impersonate_User="nobody").status == 403
+        assert zone.request("DELETE", f"/{path}/edge-1").status == 200
+        until(lambda path=path: top("GET", f"/{path}").json["total"] == 0, "it is gone")
+    assert top("DELETE", "/meshes/default/meshexternalservices/api").status == 200
+
+
 def test_envoys_show_their_pages_through_global(planes: OneZone) -> None:
     until(lambda: planes.on_global("/xds").status == 200, "its agent has its channel")
     dump = planes.on_global("/xds?include_eds=true")

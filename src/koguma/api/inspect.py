@@ -85,13 +85,7 @@ class Inspect:
         await context.database()
         context.check_mesh(call.user, mesh)
         key = context.find(call.user, dataplane, mesh, name).key
-        field = call.query.get("path", "")[:_PATH_LENGTH_MAX]
-        try:
-            paths.parsed(field)  # before a zone is asked
-            question = InspectQuestion(key, proxy_answers.EXPLAIN, field=field)
-            return answer(await self._answers.of(question, context))
-        except paths.NoSuchField as error:
-            raise Invalid([Violation("path", str(error), "missing")]) from None
+        return await explained(call, self._answers, key, context)
 
     async def dataplanes(self, call: Call, kind: Kind, mesh: str, name: str) -> web.StreamResponse:
         """A page of the proxies that a policy selects, or that a service has as endpoints."""
@@ -162,6 +156,17 @@ class Inspect:
             return context.find(call.user, kind, mesh, name).key
 
         return answer_json(await context.view(found, view))
+
+
+async def explained(call: Call, answers: ProxyAnswers, key: Key, context: Context) -> web.StreamResponse:
+    """Who set the fields of a proxy's Envoy at the path in the query."""
+    field = call.query.get("path", "")[:_PATH_LENGTH_MAX]
+    try:
+        paths.parsed(field)  # before a zone is asked
+        question = InspectQuestion(key, proxy_answers.EXPLAIN, field=field)
+        return answer(await answers.of(question, context))
+    except paths.NoSuchField as error:
+        raise Invalid([Violation("path", str(error), "missing")]) from None
 
 
 def fields_of(call: Call) -> bool:

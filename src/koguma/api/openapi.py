@@ -280,11 +280,17 @@ _OF_PROXY: Final = {
 }
 
 
-# The same below a ZoneEgress.
+# The same below zone proxies.
 _OF_EGRESS: Final = {
     "_config": ("inspectEgressConfig", "xds", "What the egress's Envoy is to have, by type and name."),
+    "_explain": ("explainEgressConfig", "path", "Who set the fields of the egress's Envoy at a path."),
     "_policies": ("inspectEgressPolicies", "services", "What acts on the egress, by external service."),
 }
+_OF_INGRESS: Final = {
+    "_config": ("inspectIngressConfig", "xds", "What the ingress's Envoy is to have, by type and name."),
+    "_explain": ("explainIngressConfig", "path", "Who set the fields of the ingress's Envoy at a path."),
+}
+_OF_ZONE_PROXY: Final = {EGRESS.kind: _OF_EGRESS, INGRESS.kind: _OF_INGRESS}
 
 
 def _envoy_paths(kind: Kind) -> dict[str, Json]:
@@ -303,15 +309,11 @@ def _envoy_paths(kind: Kind) -> dict[str, Json]:
 
 def _inspect_paths(kind: Kind) -> dict[str, Json]:
     base = f"/meshes/{{mesh}}/{kind.path}/{{name}}"
-    if kind.name == EGRESS.kind:
+    if kind.name in _OF_ZONE_PROXY:
         return {
             f"/{kind.path}/{{name}}/{path}": _inspected(path, *operation, is_in_mesh=False)
-            for path, operation in _OF_EGRESS.items()
+            for path, operation in _OF_ZONE_PROXY[kind.name].items()
         }
-    if kind.name == INGRESS.kind:
-        text = "What the ingress's Envoy is to have, by type and name."
-        path = f"/{kind.path}/{{name}}/_config"
-        return {path: _inspected("_config", "inspectIngressConfig", "xds", text, is_in_mesh=False)}
     if kind.name == "Dataplane":
         return {f"{base}/{path}": _inspected(path, *operation) for path, operation in _OF_PROXY.items()}
     below = parameters.below(kind)

@@ -246,6 +246,7 @@ _VIEW: Final = PlainPath({"GET": _ignored(ORIGINS, AT)})
 SELECTED: Final = PlainPath({"GET": _ignored(SIZE, OFFSET, NAME, AT)})
 UNPAGED: Final = PlainPath({"GET": _ignored()})
 _LAYOUT: Final = PlainPath({"GET": _ignored(AT)})
+_EXPLAIN: Final = PlainPath({"GET": _ignored(PATH, AT)})
 # What the Envoy of a proxy shows.
 OF_ENVOY: Final[Mapping[str, PlainPath]] = {
     "xds": PlainPath({"GET": _ignored(INCLUDE_EDS)}),
@@ -258,7 +259,7 @@ OF_PROXY: Final[Mapping[str, PlainPath]] = {
     "_policies": _VIEW,
     "_layout": _LAYOUT,
     "_config": PlainPath({"GET": _ignored(SHADOW, DIFF, AT)}),
-    "_explain": PlainPath({"GET": _ignored(PATH, AT)}),
+    "_explain": _EXPLAIN,
     "_inbounds/{kri}/_policies": _VIEW,
     "_outbounds/{kri}/_policies": _VIEW,
     "_outbounds/{kri}/_routes": _VIEW,
@@ -266,8 +267,9 @@ OF_PROXY: Final[Mapping[str, PlainPath]] = {
     **OF_ENVOY,
 }
 # What stands below a ZoneEgress and a ZoneIngress.
-OF_EGRESS: Final[Mapping[str, PlainPath]] = {"_config": _LAYOUT, "_policies": _VIEW, **OF_ENVOY}
-OF_INGRESS: Final[Mapping[str, PlainPath]] = {"_config": _LAYOUT, **OF_ENVOY}
+_OF_ZONE_PROXY: Final = {"_config": _LAYOUT, "_explain": _EXPLAIN, **OF_ENVOY}
+OF_EGRESS: Final[Mapping[str, PlainPath]] = {"_policies": _VIEW, **_OF_ZONE_PROXY}
+OF_INGRESS: Final[Mapping[str, PlainPath]] = _OF_ZONE_PROXY
 # What many Envoys are asked about: below a Mesh, and below a service.
 _TOP: Final = PlainPath({"GET": (BY, SECONDS, _asked_at_most(100, 500), ROW)})
 _ENDPOINTS: Final = PlainPath({"GET": (SECONDS, _asked_at_most(20, 100))})

@@ -221,16 +221,9 @@ def inspect(
         if kind.name not in ("Dataplane", *_ZONE_PROXIES)
         for path, declared in parameters.below(kind).items()
     }
-    of_egress: dict[str, Handler] = {
-        "_config": zone_proxies.config,
-        "_policies": zone_proxies.policies,
-        **{path: _of_zone(handler) for path, handler in of_envoy.items()},
-    }
-    below_zone_proxy = {
-        (name, path): _inspected(of_egress[path], declared)
-        for name in _ZONE_PROXIES
-        for path, declared in parameters.below(kinds[name]).items()
-    }
+    below_zone_proxy = _below_zone_proxies(
+        kinds, zone_proxies, {path: _of_zone(handler) for path, handler in of_envoy.items()}
+    )
 
     def route(segments: tuple[str, ...]) -> RouteMatch | None:
         match segments:
@@ -249,6 +242,23 @@ def inspect(
         return (endpoint, (kind, mesh, name)) if endpoint else None
 
     return route
+
+
+def _below_zone_proxies(
+    kinds: Kinds, handlers: ZoneProxies, of_envoy: Mapping[str, Handler]
+) -> dict[tuple[str, str], HttpEndpoint]:
+    """What stands below a ZoneEgress or ZoneIngress, by the kind and the word."""
+    of_path: dict[str, Handler] = {
+        "_config": handlers.config,
+        "_explain": handlers.explain,
+        "_policies": handlers.policies,
+        **of_envoy,
+    }
+    return {
+        (name, path): _inspected(of_path[path], declared)
+        for name in _ZONE_PROXIES
+        for path, declared in parameters.below(kinds[name]).items()
+    }
 
 
 def _of_kind(handler: Callable[..., Awaitable[web.StreamResponse]], kind: Kind) -> Handler:

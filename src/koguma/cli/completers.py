@@ -121,6 +121,16 @@ def dataplanes(ctx: click.Context, _incomplete: str) -> Iterable[str]:
     return _named(ctx, "dataplanes")
 
 
+def zone_egresses(ctx: click.Context, _incomplete: str) -> Iterable[str]:
+    """The ZoneEgresses."""
+    return _named(ctx, "zoneegresses")
+
+
+def zone_ingresses(ctx: click.Context, _incomplete: str) -> Iterable[str]:
+    """The ZoneIngresses."""
+    return _named(ctx, "zoneingresses")
+
+
 def services(ctx: click.Context, _incomplete: str) -> Iterable[str]:
     """The MeshServices of the mesh."""
     return _named(ctx, "meshservices")
@@ -224,12 +234,15 @@ _OF_PARAMETER: Final[Mapping[tuple[str, str], Completer]] = {
     ("history", "words"): objects,
     ("wait", "words"): objects,
     ("inspect dataplane", "name"): dataplanes,
+    ("inspect zoneegress", "name"): zone_egresses,
     ("inspect policy", "kind"): policy_plurals,
     ("inspect policy", "name"): policies,
     ("inspect service", "name"): services,
     ("can", "caller"): services,
     ("can", "to"): services,
     ("explain dataplane", "name"): dataplanes,
+    ("explain zoneegress", "name"): zone_egresses,
+    ("explain zoneingress", "name"): zone_ingresses,
     ("explain dataplane", "to"): destinations,
     ("explain dataplane", "port"): ports,
     ("explain dataplane", "route"): routes,

@@ -14,6 +14,11 @@ from koguma.model.documents import Document
 Json = Any
 
 _VALUE_MAX: Final = 100
+_PLURALS: Final = {
+    "Dataplane": "dataplanes",
+    "ZoneEgress": "zoneegresses",
+    "ZoneIngress": "zoneingresses",
+}
 
 
 class Explained(NamedTuple):
@@ -23,17 +28,18 @@ class Explained(NamedTuple):
     documents: Mapping[str, Document]
 
 
-def show(name: str, mesh: str, files: Sequence[str], path: str, flags: dict[str, Any]) -> None:
-    """Print who set the fields at a path."""
+def show(kind: str, name: str, mesh: str, files: Sequence[str], path: str, flags: dict[str, Any]) -> None:
+    """Print who set the fields at a path, for a proxy of that kind; `mesh` is empty for a zone proxy."""
     zone, is_global, form = flags["zone"], flags["is_global"], flags["output"]
     if files:
-        explained = _of_files(inputs.read(files), mesh, name, path, zone=zone, is_global=is_global)
+        explained = _of_files(inputs.read(files), (kind, mesh, name), path, zone=zone, is_global=is_global)
     else:
         connection = {each: flags[each] for each in ("address", "token_file", "ca_file", "context")}
         with contextlib.closing(options.client(**connection)) as client:
             at = options.at_query(flags["at"])
-            base = f"/meshes/{quote(mesh, safe='')}/dataplanes/{quote(name, safe='')}"
-            explained = Explained(client.get(f"{base}/_explain", [("path", path), *at]).object, {})
+            above = f"/meshes/{quote(mesh, safe='')}" if mesh else ""
+            url = f"{above}/{_PLURALS[kind]}/{quote(name, safe='')}/_explain"
+            explained = Explained(client.get(url, [("path", path), *at]).object, {})
     if form == "json":
         print(output.json_text(explained.answer))
         return
@@ -42,7 +48,7 @@ def show(name: str, mesh: str, files: Sequence[str], path: str, flags: dict[str,
 
 
 def _of_files(
-    read: Sequence[Document], mesh: str, name: str, path: str, *, zone: str, is_global: bool
+    read: Sequence[Document], named: tuple[str, str, str], path: str, *, zone: str, is_global: bool
 ) -> Explained:
     from koguma.core import meta, world  # noqa: PLC0415 - a server needs none of these
     from koguma.core.build import encoding  # noqa: PLC0415
@@ -53,7 +59,7 @@ def _of_files(
 
     control_plane = offline.control_plane(zone=zone, is_global=is_global)
     loaded = offline.require_valid(offline.load(read, control_plane))
-    proxy = explanation.proxy_named(loaded.db, mesh, name)
+    proxy = explanation.proxy_named(loaded.db, *named)
     keys = [resource.key for resource in world.stored(loaded.db)]
     consequences.follow(loaded.db, keys, datetime.now(UTC))
     loaded.db.set(encoding.ENCODER, "envoy", Encoder(schema.load(schema.find_envoy())))
@@ -72,17 +78,18 @@ def _lines(explained: Explained) -> Iterator[str]:
     for field in fields:
         yield f"{terminal.paint(terminal.printable(field['path']), 'bold')} = {_text(field['value'])}"
         for origin in field["origins"]:
-            yield f"  {_origin(origin, explained.documents)}"
+            yield f"  {_origin(origin, field['origins'], explained.documents)}"
             for loser in origin.get("losers") or ():
                 place = _place(loser, explained.documents)
                 yield f"  not {_text(loser['value'])} of {loser['kri']}, {place}: {loser['reason']}"
 
 
-def _origin(origin: Mapping[str, Json], documents: Mapping[str, Document]) -> str:
+def _origin(origin: Mapping[str, Json], every: Json, documents: Mapping[str, Document]) -> str:
     if origin["by"] == "koguma":
         return terminal.printable(origin["words"])
     if not origin.get("path"):
-        return f"set by {origin['kri']}, and others say the same"
+        others = [each for each in every if each is not origin and each.get("kind") == origin["kind"]]
+        return f"set by {origin['kri']}{', and others say the same' if others else ', whatever it sets'}"
     word = "set by" if origin["by"] == "policy" else "follows from"
     return terminal.printable(f"{word} {origin['kri']}, {_place(origin, documents)}")
 

@@ -91,11 +91,22 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "koguma can web backend -f shop/ -m shop",
     ),
     "test": ("koguma test shop/", "koguma test shop/ --quiet --junit build/policies.xml"),
-    "explain": ("koguma explain dataplane web-1 --to backend -m shop",),
+    "explain": (
+        "koguma explain dataplane web-1 --to backend -m shop",
+        "koguma explain zoneegress egress-1 --envoy clusters",
+    ),
     "explain dataplane": (
         "koguma explain dataplane web-1 --to backend -m shop",
         "koguma explain dataplane web-1 --to backend --field http.requestTimeout -m shop",
         "koguma explain dataplane web-1 --to backend --kind MeshRetry -f shop/",
+    ),
+    "explain zoneegress": (
+        "koguma explain zoneegress egress-1 --envoy clusters",
+        "koguma explain zoneegress egress-1 --envoy 'clusters[kri_extsvc_shop_default__api_443]' -f shop/",
+    ),
+    "explain zoneingress": (
+        "koguma explain zoneingress ingress-1 --envoy endpoints",
+        "koguma explain zoneingress ingress-1 --envoy 'endpoints[kri_msvc_shop_default__backend_http]'",
     ),
     "delete": (
         "koguma delete meshtimeout backend-is-quick -m shop",

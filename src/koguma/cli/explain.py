@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import click
@@ -12,6 +12,7 @@ from koguma.cli import (
     explanation,
     inert_fields,
     inputs,
+    kind_lookup,
     offline,
     options,
     output,
@@ -40,7 +41,7 @@ class ExplainQuery(NamedTuple):
     field: str
 
 
-@click.group("explain")
+@click.group("explain", cls=kind_lookup.OfKinds)
 def command() -> None:
     """Say who set a value, where, and who lost."""
 
@@ -77,13 +78,12 @@ def dataplane(name: str, *, mesh: str, files: Sequence[str], **flags: Any) -> No
     envoy = flags.pop("envoy")
     if envoy is None and not flags["to"]:
         raise click.UsageError("name what is called with --to, or a field of Envoy with --envoy")
-    if files and flags["at"]:
-        raise click.UsageError("--at is for what a control plane has stored; files have no history")
+    _check_at(files, flags["at"])
     beside = [f"--{option}" for option in ExplainQuery._fields if flags[option]]
     if envoy is not None and beside:
         raise click.UsageError(f"--envoy stands instead of {', '.join(beside)}")
     if envoy is not None:
-        envoy_explanation.show(name, mesh, files, envoy, flags)
+        envoy_explanation.show("Dataplane", name, mesh, files, envoy, flags)
         return
     query = ExplainQuery(**{option: flags.pop(option) for option in ExplainQuery._fields})
     control_plane = offline.control_plane(zone=flags.pop("zone"), is_global=flags.pop("is_global"))
@@ -91,7 +91,7 @@ def dataplane(name: str, *, mesh: str, files: Sequence[str], **flags: Any) -> No
     with contextlib.ExitStack() as stack:
         if files:
             loaded = offline.require_valid(offline.load(inputs.read(files), control_plane))
-            proxy = explanation.proxy_named(loaded.db, mesh, name)
+            proxy = explanation.proxy_named(loaded.db, "Dataplane", mesh, name)
             source: InspectSource = explanation.FilesInspect(
                 loaded.db, offline.known_kinds(), proxy, loaded.documents
             )
@@ -105,6 +105,58 @@ def dataplane(name: str, *, mesh: str, files: Sequence[str], **flags: Any) -> No
             print(line)
         for reason in inert_fields.reasons(((row.to, row.field) for row in rows), protocols, query.field):
             terminal.print_stderr(f"note: {reason}")
+
+
+def _of_envoy(command: Callable[..., None]) -> Callable[..., None]:
+    """The argument and the options of an explanation of a zone proxy's Envoy."""
+    path = click.option(
+        "--envoy",
+        metavar="PATH",
+        required=True,
+        help="A field of Envoy's, such as clusters[NAME].connect_timeout, or what is above it.",
+    )
+    for decorate in (
+        options.connection,
+        options.output("json"),
+        options.at,
+        offline.options,
+        options.files,
+        path,
+        click.argument("name"),
+    ):
+        command = decorate(command)
+    return command
+
+
+@command.command("zoneegress")
+@_of_envoy
+def zoneegress(name: str, *, envoy: str, files: Sequence[str], **flags: Any) -> None:
+    """Say who set a field of the Envoy of a zone egress.
+
+    That is the line of a policy or object of a mesh that it serves, with those that lost, or the part of
+    Koguma that always sets it; of all fields below where PATH is no leaf. A type alone, or an empty PATH,
+    lists the resources. With -f the files are explained instead, without a server.
+    """
+    _check_at(files, flags["at"])
+    envoy_explanation.show("ZoneEgress", name, "", files, envoy, flags)
+
+
+@command.command("zoneingress")
+@_of_envoy
+def zoneingress(name: str, *, envoy: str, files: Sequence[str], **flags: Any) -> None:
+    """Say who set a field of the Envoy of a zone ingress.
+
+    That is the line of an object of a mesh that it serves, or the part of Koguma that always sets it; of all
+    fields below where PATH is no leaf. A type alone, or an empty PATH, lists the resources. With -f the files
+    are explained instead, without a server.
+    """
+    _check_at(files, flags["at"])
+    envoy_explanation.show("ZoneIngress", name, "", files, envoy, flags)
+
+
+def _check_at(files: Sequence[str], at: str | None) -> None:
+    if files and at:
+        raise click.UsageError("--at is for what a control plane has stored; files have no history")
 
 
 def _rows(source: InspectSource, query: ExplainQuery, layout: Json) -> list[ExplainedField]:

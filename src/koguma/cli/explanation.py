@@ -11,7 +11,7 @@ from urllib.parse import quote
 from koguma.cli import inputs
 from koguma.cli.client import ApiClient, Query
 from koguma.cli.failures import CommandFailure
-from koguma.core import inspect, match, request_words, world
+from koguma.core import inspect, request_words, world
 from koguma.core.incremental import Db
 from koguma.core.rules import PortRules
 from koguma.model import kri
@@ -137,14 +137,15 @@ class FilesInspect:
         return Key(kind, parsed.mesh, parsed.zone, parsed.namespace, parsed.name)
 
 
-def proxy_named(db: Db, mesh: str, name: str) -> Key:
-    """The proxy of that name in files."""
-    proxies = {key: world.proxy(db, key) for key in match.proxies(db, mesh)}
+def proxy_named(db: Db, kind: str, mesh: str, name: str) -> Key:
+    """The proxy of that kind and name in files; `mesh` is empty for a zone proxy."""
+    proxies = {key: world.proxy(db, key) for key in world.BY_KIND.keys(db, (kind, mesh))}
     for key, proxy in proxies.items():
         if proxy is not None and name in (proxy.core_name, key.name):
             return key
     names = ", ".join(key.name for key in proxies) or "none"
-    raise CommandFailure(f'the files have no Dataplane "{name}" in mesh "{mesh}"; they have {names}')
+    where = f' in mesh "{mesh}"' if mesh else ""
+    raise CommandFailure(f'the files have no {kind} "{name}"{where}; they have {names}')
 
 
 class ExplainedField(NamedTuple):

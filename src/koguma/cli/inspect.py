@@ -16,7 +16,7 @@ from koguma.cli.objects import ObjectName
 Json = Any
 
 
-@click.group("inspect")
+@click.group("inspect", cls=kind_lookup.OfKinds)
 def command() -> None:
     """Show what acts on a proxy, whom a policy selects, who a service is."""
 

@@ -68,6 +68,19 @@ class KindIndex:
         return f'; did you mean "{self._by_word[near].name}"?' if near else "; `koguma kinds` lists them"
 
 
+class OfKinds(click.Group):
+    """A group of commands that have names of kinds: any name of the kind will do, with or without hyphens."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, or of the kind with that name."""
+        command = super().get_command(ctx, cmd_name)
+        if command is None:
+            words = {word: kind.name.lower() for kind in local() for word in kind.words}
+            name = words.get(cmd_name.lower().replace("-", ""))
+            command = super().get_command(ctx, name) if name else None
+        return command
+
+
 def from_server(client: "ApiClient") -> KindIndex:
     """The kinds of the server; those of this program where the user may not list them."""
     try:
