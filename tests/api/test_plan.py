@@ -191,6 +191,36 @@ def test_a_port_that_goes_has_no_endpoints_to_lose(plane):
     assert plane("DELETE", path).status == 200
 
 
+def test_the_endpoints_of_an_external_service(plane):
+    def external(*addresses):
+        endpoints = [{"address": address, "port": 443} for address in addresses]
+        return build.external_service("pay", 443, "http", mesh=MESH, endpoints=endpoints)
+
+    path = f"/meshes/{MESH}/meshexternalservices/pay"
+    assert plane("PUT", path, external("192.0.2.1", "192.0.2.2")).status == 201
+    until(lambda: has_address(plane("GET", path).json))
+    plan = planned(plane, external("192.0.2.2", "pay.example.com"))
+    (group,) = plan["groups"]
+    assert group["endpoints"] == [
+        {
+            "cluster": f"kri_extsvc_{MESH}_default__pay_443",
+            "added": ["pay.example.com:443"],
+            "removed": ["192.0.2.1:443"],
+            "nBefore": 2,
+            "nAfter": 2,
+        }
+    ]
+    assert (group["ports"], plan["risks"]) == ([], [])
+    plan = planned(plane, {**timeout("pay", 3), "spec": {"to": [pay_within("3s")]}})
+    assert [group["endpoints"] for group in plan["groups"]] == [[]]  # its cluster is another one
+    assert plane("DELETE", path).status == 200
+
+
+def pay_within(seconds):
+    target = {"kind": "MeshExternalService", "name": "pay"}
+    return {"targetRef": target, "default": {"connectionTimeout": seconds}}
+
+
 def test_a_new_service_with_what_the_control_plane_makes_of_it(plane):
     plan = planned(plane, dataplane("cache", 3))
     generated = [each for each in plan["objects"] if each.get("isGenerated")]

@@ -8,12 +8,13 @@ from typing import Any, Final, NamedTuple
 
 from koguma.core.plan.model import EndpointChange, ResourceChange, leaves
 from koguma.envoy.encode import Encoder
-from koguma.envoy.snapshot import ENDPOINTS, SECRET, Bundle, Id, Snapshot, XdsResource
+from koguma.envoy.snapshot import CLUSTER, ENDPOINTS, SECRET, Bundle, Id, Snapshot, XdsResource
 from koguma.model.redacted import SHOWN
 
 ADDED: Final = "added"
 REMOVED: Final = "removed"
 CHANGED: Final = "changed"
+_EXTERNAL: Final = "kri_extsvc_"
 
 
 class XdsChange(NamedTuple):
@@ -98,7 +99,10 @@ def _data(resource: XdsResource | None, encoder: Encoder) -> Any:
 
 
 class EndpointDifferences:
-    """The addresses behind clusters that come and go, each pair of versions decoded once."""
+    """The addresses behind clusters that come and go, each pair of versions decoded once.
+
+    Those of an external service are in the cluster itself.
+    """
 
     def __init__(self, encoder: Encoder | None) -> None:
         self._encoder = encoder
@@ -106,7 +110,7 @@ class EndpointDifferences:
 
     def of(self, changes: Iterable[XdsChange]) -> tuple[EndpointChange, ...]:
         """The clusters whose addresses differ."""
-        found = (self._of(each) for each in changes if each.id[0] == ENDPOINTS)
+        found = (self._of(each) for each in changes if _has_endpoints(each.id))
         return tuple(each for each in found if each is not None)
 
     def _of(self, change: XdsChange) -> EndpointChange | None:
@@ -116,7 +120,9 @@ class EndpointDifferences:
             before, after = (self._addresses(each) for each in (change.before, change.after))
             added, removed = sorted(after - before), sorted(before - after)
             difference = EndpointChange(change.id[1], tuple(added), tuple(removed), len(before), len(after))
-            is_same = not added and not removed and change.before is not None and change.after is not None
+            # A cluster may be without addresses: where a request was going decides.
+            is_whole = change.id[0] == CLUSTER or (change.before is not None and change.after is not None)
+            is_same = not added and not removed and is_whole
             self._known[name] = None if is_same else difference
         return self._known[name]
 
@@ -124,11 +130,18 @@ class EndpointDifferences:
         if resource is None or self._encoder is None:
             return set()
         data = self._encoder.decoded(resource)
+        if resource.type == CLUSTER:
+            data = data.get("load_assignment") or {}
         return {
             _address(each)
             for locality in data.get("endpoints") or ()
             for each in locality.get("lb_endpoints") or ()
         }
+
+
+def _has_endpoints(id_: Id) -> bool:
+    type_, name = id_
+    return type_ == ENDPOINTS or (type_ == CLUSTER and name.startswith(_EXTERNAL))
 
 
 def _address(endpoint: Any) -> str:
