@@ -11,6 +11,7 @@ import pytest
 
 from koguma.envoy.snapshot import CLUSTER, LISTENER
 from koguma.fleet import arrival
+from koguma.fleet.bootstrap_request import LOG_DIRECTORIES
 from koguma.fleet.proxy_progress import ChangeSpan, ProxyProgress, RefusedSpan, change_at
 from koguma.model.resource import Key
 from koguma.xds.contract import ProxyStatus, Rejection
@@ -80,8 +81,8 @@ def take(plane, *connections):
     plane.run(report())
 
 
-def joined(plane, name, address="127.0.0.1"):
-    connection = connect(plane, dataplane(name, address=address), name=name)
+def joined(plane, name, address="127.0.0.1", **metadata):
+    connection = connect(plane, dataplane(name, address=address), name=name, **metadata)
     plane.run(next_offer(connection))
     take(plane, connection)
     return connection
@@ -387,6 +388,35 @@ def test_what_cannot_be_built_for_a_proxy_has_not_arrived(plane, monkeypatch):
     assert not is_there(plane, revision), "it is offered, and not acknowledged"
     take(plane, web)
     assert is_there(plane, mended)
+
+
+@pytest.mark.expected_errors("cannot be built")
+def test_a_part_that_cannot_be_built_is_lacking_of_its_own_change_alone(plane):
+    web = joined(plane, "web-1", **{LOG_DIRECTORIES: []})
+    settled(plane, web)
+    log = {"backends": [{"type": "File", "file": {"path": "/etc/elsewhere"}}]}
+    spec = {"rules": [{"default": log}]}
+    broken = {"type": "MeshAccessLog", "mesh": "default", "name": "elsewhere", "spec": spec}
+    revision = written(plane, broken, "meshaccesslogs")
+    until(lambda: web.offered_revision >= revision)
+    take(plane, web)
+    until(lambda: asked(plane, revision)["controlPlanes"] == [])
+    (lack,) = asked(plane, revision)["lacking"]
+    assert (lack["reason"], lack["objects"]) == ("unbuildable", ["MeshAccessLog"])
+    later = written(plane, headers_timeout(3, "later"))
+    until(lambda: web.offered_revision >= later)
+    assert not is_there(plane, later), "it is offered, and not acknowledged"
+    take(plane, web)
+    until(lambda: is_there(plane, later))
+    assert asked(plane, later)["proxies"] == {"total": 1, "affected": 1, "lacking": 0}
+    assert not is_there(plane, revision)
+    log["backends"][0]["file"]["path"] = "/etc/another"
+    changed = written(plane, broken, "meshaccesslogs")
+    until(lambda: web.offered_revision >= changed)
+    take(plane, web)
+    until(lambda: asked(plane, changed)["controlPlanes"] == [])
+    assert not is_there(plane, changed)
+    assert plane("DELETE", "/meshes/default/meshaccesslogs/elsewhere").status == 200
 
 
 def test_wrong_questions_are_refused(plane, monkeypatch):

@@ -90,6 +90,9 @@ class XdsResource(msgspec.Struct, frozen=True, weakref=True):
         return hash((self.version, self.name))
 
 
+POLICY: Final = "policy"  # the type of a failure of a policy's part
+
+
 class Failure(msgspec.Struct, frozen=True):
     """A resource that could not be built: a mistake of ours, or data that no check caught."""
 
@@ -97,6 +100,11 @@ class Failure(msgspec.Struct, frozen=True):
     name: str
     text: str
     origin: str = ""  # the object that it is for
+
+    @property
+    def is_of_policy(self) -> bool:
+        """Whether it is a policy's part alone that is missing: everything else was built."""
+        return self.type == POLICY
 
     @property
     def id(self) -> Id:

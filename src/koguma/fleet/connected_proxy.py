@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from koguma.envoy.snapshot import LISTENER, SECRET, Failure, Id, Snapshot, XdsResource
 from koguma.fleet.node_metadata import node_metadata_of, run_of
-from koguma.fleet.proxy_state import versions_of
+from koguma.fleet.proxy_state import MissingPart, versions_of
 from koguma.identity.claims import DataplaneClaims, ZoneClaims
 from koguma.model.resource import Key, Resource
 from koguma.store.store import new_uid
@@ -81,6 +81,7 @@ class ConnectedProxy:
         "identity_tags",
         "is_delta",
         "key",
+        "missing_parts",
         "node",
         "proxy",
         "registered",
@@ -134,6 +135,7 @@ class ConnectedProxy:
         self._acked_inbounds = False
         self._settled_revision = 0  # what it had all of when it was offered something newer
         self._lacks_after: int | None = None  # it rejected something of later ones, which is on its way again
+        self.missing_parts: tuple[MissingPart, ...] = ()  # of its newest offer
         self._missed_build = False  # since it last acknowledged everything
         self._has_old_secrets = False  # which count again once its inbounds use them
 
@@ -173,12 +175,20 @@ class ConnectedProxy:
     def _set_offer(self, offer: Offer) -> None:
         if self.behind_since is None and not self._missed_build:
             self._settled_revision = self._events.revision
+        self.missing_parts = tuple(self._missing_parts(offer))
         self._offer = offer
         self._offers = (*self._offers[1 - _OFFERS_KEPT :], self._offer)
         self.behind_since = self.behind_since or self._events.clock()
         self._is_offer_new = True
         self._events.changed(self)
         self._notify()
+
+    def _missing_parts(self, offer: Offer) -> Iterator[MissingPart]:
+        """Those of a new offer; one that the offer before had, too, is missing since then."""
+        known = {each.failure: each for each in self.missing_parts}
+        for failure in offer.snapshot.failures:
+            if failure.is_of_policy:
+                yield known.get(failure) or MissingPart(failure, self.offered_revision, offer.revision)
 
     @property
     def build_failure(self) -> Failure | None:

@@ -8,7 +8,7 @@ import msgspec
 
 from koguma.envoy import names
 from koguma.envoy.snapshot import Failure
-from koguma.fleet.proxy_progress import STUCK, ChangeSpan, refused_spans
+from koguma.fleet.proxy_progress import STUCK, ChangeSpan, missing_spans, refused_spans
 from koguma.fleet.proxy_state import ProxyState
 from koguma.fleet.quarantine import HeldResource
 from koguma.model import kri
@@ -85,8 +85,11 @@ def _lacks_of_connected(state: ProxyState, change: ChangeSpan, objects: Collecti
     for rejection in state.rejections:
         names = ", ".join(rejection.names)
         yield Lack("refused", f"{rejection.type} {names}: {rejection.text}", state.behind_since)
+    missing = missing_spans(state.missing_parts)
     for failure in state.failures:
-        if failure.type == STUCK or state.offered > change.after:
+        part = missing.get(failure)
+        is_in_change = state.offered > change.after if part is None else part.is_about(change)
+        if failure.type == STUCK or is_in_change:
             yield _unbuildable(failure)
     if state.behind_since is not None:
         yield Lack("behind", "it has not acknowledged all that it was sent", state.behind_since)

@@ -12,7 +12,7 @@ import msgspec
 from koguma.application.context import Context
 from koguma.fleet.certificates import Certificates
 from koguma.fleet.connected_proxy import ConnectedProxy
-from koguma.fleet.proxy_progress import ProxyProgress, progress_of, refused_spans
+from koguma.fleet.proxy_progress import ProxyProgress, missing_spans, progress_of, refused_spans
 from koguma.fleet.proxy_state import ProxyState, SyncState, TokenState, responses_of
 from koguma.fleet.quarantine import HeldResource, Quarantine
 from koguma.fleet.roster import Roster
@@ -52,14 +52,15 @@ class LocalStates:
     def progress(self) -> Iterator[ProxyProgress]:
         """How far each of them is, without the cost of making its state."""
         for key, connection in self._roster.items():
+            missing, failures = missing_spans(connection.missing_parts), connection.offered.failures
             yield ProxyProgress(
                 key,
                 connection.connected_at,
                 has=connection.revision,
                 offered=connection.offered_revision,
                 is_stuck=connection.build_failure is not None,
-                lacks_parts=bool(connection.offered.failures),
-                refused=refused_spans(self._quarantine.of(key).values()),
+                lacks_parts=bool(failures) and not missing.keys() >= {*failures},
+                refused=(*refused_spans(self._quarantine.of(key).values()), *missing.values()),
             )
         yield from map(progress_of, self._disconnected.values())
 
@@ -115,6 +116,7 @@ class LocalStates:
             rejections=status.rejections,
             held=tuple(map(_without_bytes, held)),
             failures=connection.failures,
+            missing_parts=connection.missing_parts,
             kept=tuple(sorted(kept)),
             versions=connection.versions,
             responses=responses_of(status.responses),

@@ -3,12 +3,13 @@
 It is made for each proxy of the fleet whenever somebody waits, so it is much smaller than a state.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
 
 from koguma.envoy import names
-from koguma.fleet.proxy_state import ProxyState
+from koguma.envoy.snapshot import Failure
+from koguma.fleet.proxy_state import MissingPart, ProxyState
 from koguma.fleet.quarantine import HeldResource
 from koguma.model import kri
 from koguma.model.resource import Key
@@ -29,7 +30,7 @@ def change_at(revision: int) -> ChangeSpan:
 
 
 class RefusedSpan(NamedTuple):
-    """A proxy has rejected something of the revisions after `had`, up to `revision`."""
+    """A proxy has rejected something of the revisions after `had`, up to `revision`, or it was not built."""
 
     had: int
     revision: int
@@ -55,7 +56,7 @@ class ProxyProgress(NamedTuple):
     was_lost: bool = False  # it was connected to a control plane that is gone, and to no other since
     is_stuck: bool = False  # no configuration can be built for it
     lacks_parts: bool = False  # of its newest offer a part could not be built
-    refused: tuple[RefusedSpan, ...] = ()
+    refused: tuple[RefusedSpan, ...] = ()  # and parts of policies that could not be built
 
     @property
     def precedence(self) -> tuple[bool, datetime]:
@@ -79,6 +80,7 @@ class ProxyProgress(NamedTuple):
 def progress_of(state: ProxyState) -> ProxyProgress:
     """The progress of a proxy by its state."""
     is_stuck = any(failure.type == STUCK for failure in state.failures)
+    missing = missing_spans(state.missing_parts)
     return ProxyProgress(
         state.key,
         state.connected_at,
@@ -86,14 +88,19 @@ def progress_of(state: ProxyState) -> ProxyProgress:
         offered=state.offered,
         disconnected_at=state.disconnected_at,
         is_stuck=is_stuck,
-        lacks_parts=bool(state.failures) and not is_stuck,
-        refused=refused_spans(state.held),
+        lacks_parts=not is_stuck and not missing.keys() >= {*state.failures},
+        refused=(*refused_spans(state.held), *missing.values()),
     )
 
 
 def refused_spans(held: Iterable[HeldResource]) -> tuple[RefusedSpan, ...]:
     """The revisions of which something is held back."""
     return tuple(RefusedSpan(each.had, each.revision, objects_of(each)) for each in held)
+
+
+def missing_spans(parts: Iterable[MissingPart]) -> Mapping[Failure, RefusedSpan]:
+    """The revisions with which parts of policies could not be built; later ones a proxy gets without them."""
+    return {each.failure: RefusedSpan(each.had, each.revision) for each in parts}
 
 
 def objects_of(held: HeldResource) -> frozenset[str]:

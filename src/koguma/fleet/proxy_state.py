@@ -63,6 +63,14 @@ class TokenState(msgspec.Struct, frozen=True):
     ends_at: float
 
 
+class MissingPart(msgspec.Struct, frozen=True):
+    """A policy's part that cannot be built: all else of its offers a proxy gets."""
+
+    failure: Failure
+    had: int  # the revision of the last offer before it
+    revision: int  # of the first offer with it
+
+
 class ProxyState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The state of a proxy over its last connection."""
 
@@ -83,6 +91,7 @@ class ProxyState(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     rejections: tuple[Rejection, ...] = ()
     held: tuple[HeldResource, ...] = ()  # what it rejected, without the bytes that it has instead
     failures: tuple[Failure, ...] = ()
+    missing_parts: tuple[MissingPart, ...] = ()  # since when, of some of these failures
     kept: tuple[Id, ...] = ()  # resources that could not be built, of which it has an earlier version
     not_ready: tuple[str, ...] = ()  # a sentence for each inbound that takes no calls; never in a row
     versions: ProxyVersions = ProxyVersions()

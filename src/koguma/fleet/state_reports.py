@@ -80,6 +80,7 @@ def _shortened(state: ProxyState) -> ProxyState:
         failures=tuple(
             replaced(each, text=cut(each.text, _TEXT_MAX)) for each in state.failures[:_SHOWN_MAX]
         ),
+        missing_parts=(),
         kept=(),
         certificates=state.certificates[:1],
     )
@@ -91,6 +92,7 @@ def _bare(state: ProxyState) -> ProxyState:
         rejections=(),
         held=(),
         failures=(),
+        missing_parts=(),
         kept=(),
         certificates=(),
         versions=ProxyVersions(envoy=state.versions.envoy),

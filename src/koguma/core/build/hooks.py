@@ -12,7 +12,7 @@ from koguma.core.incremental import Db, question
 from koguma.core.items import ByKind, Entries, ItemId
 from koguma.core.policy_set import Policies
 from koguma.core.rules import ProxyClass
-from koguma.envoy.snapshot import Failure
+from koguma.envoy.snapshot import POLICY, Failure
 from koguma.model.overlay import Locality, PolicyHooks
 from koguma.model.schema import Json
 
@@ -48,7 +48,7 @@ def raised(kind: str, error: Exception) -> Failure:
 
 def failure(kind: str, text: str) -> Failure:
     """What is shown where a kind cannot do what a policy asks for."""
-    return Failure("policy", kind, text, kind)
+    return Failure(POLICY, kind, text, kind)
 
 
 @question

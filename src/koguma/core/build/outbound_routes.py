@@ -13,7 +13,7 @@ from koguma.core.routes import Candidate
 from koguma.envoy import names, route_settings, route_timeouts
 from koguma.envoy import routes as envoy_routes
 from koguma.envoy.proto_json import Data
-from koguma.envoy.snapshot import Failure
+from koguma.envoy.snapshot import POLICY, Failure
 from koguma.model import target_ref
 from koguma.model.overlay import NO_DATA
 from koguma.model.resource import Key
@@ -158,7 +158,7 @@ def _machine_failures(routes: Iterable[Data]) -> Iterator[Failure]:
     for route in routes:
         if _reads_machine(route):
             yield Failure(
-                "policy", target_ref.HTTP_ROUTE, f"directResponse.body {NO_DATA}", str(route.get("name"))
+                POLICY, target_ref.HTTP_ROUTE, f"directResponse.body {NO_DATA}", str(route.get("name"))
             )
 
 
