@@ -95,7 +95,8 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EdgeMesh]:
         spec = {"parentRefs": [{"name": "edge", "sectionName": "tls"}], "hostnames": ["vault.test"]}
         mesh.create("tlsroutes", "TLSRoute", "vault", {**spec, "rules": rules})
         mesh.route("all", *rules_of(mesh), hostnames=["shop.test"])
-        until(lambda: mesh.ask().status == 200, "the gateway answers")
+        for path in ("/", "/two"):  # of two services, each generated on its own
+            until(lambda path=path: mesh.ask(path).status == 200, f"the gateway answers {path}")
         yield mesh
     tcp.stop()
 
